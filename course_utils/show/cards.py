@@ -275,4 +275,12 @@ def _template() -> jinja2.Template:
     files = jinja2.FileSystemLoader(Path(__file__).parent)
     here = jinja2.Environment(loader=files, autoescape=True, trim_blocks=True, lstrip_blocks=True)
     here.filters["unbroken"] = unbroken
+    here.filters["code"] = _with_code
     return here.get_template("card.html.j2", globals={"marks": MARKS})
+
+
+def _with_code(text: str) -> str:
+    """HTML in which what stands between backticks is code."""
+    import markupsafe
+
+    return markupsafe.Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(markupsafe.escape(text))))

@@ -96,9 +96,9 @@ def test_in_a_terminal_it_is_the_same_card_in_letters():
 
 
 def test_a_card_may_be_a_sentence_alone():
-    card = Card("Nothing was measured.")
-    assert repr(card) == "Nothing was measured."
-    assert _stripped(card._repr_html_()).split() == ["<p", 'class="sentence">Nothing', "was", "measured.</p>"]
+    card = Card("`a<b` was not measured.")
+    assert repr(card) == "`a<b` was not measured."
+    assert '<p class="sentence"><code>a&lt;b</code> was not measured.</p>' in card._repr_html_()
 
 
 # Axes

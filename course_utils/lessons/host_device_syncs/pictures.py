@@ -12,7 +12,7 @@ from course_utils.show.timeline import Span, Timeline, timeline
 
 STEPS = 20  # of a loop; the one that reads once still waits after the last
 EACH, ONCE = "a read in each step", "one read at the end"
-_NAMES = {0.5: "C", 0: "A", 1.4: "E", 2: "B", 8: "D"}  # the loops of the text, the predicted one first
+_NAMES = {0.5: "C", 0: "A", 1.4: "D", 2: "B"}  # the loops of the text, the predicted one first
 _COLOURS = {"prepares": "orange", "queues": "ochre", "in .item()": "grey", "works": "green"}
 
 
@@ -71,7 +71,7 @@ def costs(loops: Sweep) -> Card:
     axis = amount_axis([loop.cost_s for loop in at.values()], _ms)
     stamp = loops.stamp(f"the GPU works {_ms(at[first].gpu_s)} a step", "medians of 20 steps")
     heads, numbers = ("with .item()", "one costs"), loops.card().numbers
-    return Card(says, tuple(rows), axis, heads, second="waits, idles (ms)", numbers=numbers, **stamp)
+    return Card(says, tuple(rows), axis, heads, second="waits, idles (ms)", notes=loops.notes, numbers=numbers, **stamp)
 
 
 def lanes() -> Timeline:
@@ -79,19 +79,18 @@ def lanes() -> Timeline:
     loops, panels, gaps = recorded("host_device_syncs/on_gpu", machine="nvidia-h200"), {}, []
     for value in (0.5, 2):
         loop = Loop.of(loops, value)
-        queue_s = loop.queue_s
-        for way, step_s in (("with .item()", loop.with_s), ("without", loop.prepare_s + queue_s)):
+        for way, step_s in (("with .item()", loop.with_s), ("without", loop.prepare_s + loop.queue_s)):
             python, gpu, free_s = [], [], 0.0
             for number, start_s in enumerate((0.0, step_s), start=1):
-                prepared_s = start_s + loop.prepare_s
+                prepared_s, queued_s = start_s + loop.prepare_s, start_s + loop.prepare_s + loop.queue_s
                 python.append(Span(start_s, prepared_s, "prepares", f"prepares {number}"))
-                python.append(Span(prepared_s, prepared_s + queue_s, "queues"))
+                python.append(Span(prepared_s, queued_s, "queues"))
                 # The GPU begins with the first kernel, while Python queues the others.
                 begins_s = max(free_s, start_s + loop.with_s - loop.gpu_s)
                 gap_s, free_s = begins_s - free_s, begins_s + loop.gpu_s
                 gpu.append(Span(begins_s, free_s, "works", f"works {number}"))
                 if way != "without":
-                    python.append(Span(prepared_s + queue_s, start_s + step_s, "in .item()", ".item()"))
+                    python.append(Span(queued_s, start_s + step_s, "in .item()", ".item()"))
             gaps.append(_ms(gap_s))  # before the second step
             panels[f"{_NAMES[value]}: prepares {value:g} ms, {way}"] = {"Python": python, "GPU": gpu}
     says = (

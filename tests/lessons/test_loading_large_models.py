@@ -35,10 +35,9 @@ class Truncated(nn.Module):
         self.register_buffer("two", self.one, persistent=False)
 
     def get_extra_state(self) -> dict[str, int]:
-        return {"version": 1}
+        return {}
 
-    def set_extra_state(self, state: dict[str, int]) -> None:
-        assert state == {"version": 1}
+    def set_extra_state(self, state: dict[str, int]) -> None: ...
 
 
 MODELS = {
@@ -128,11 +127,6 @@ def fill(done: Any) -> tuple[Any, float]:
     return ones, 1.0
 
 
-def mapped(path: Path, done: Any) -> tuple[Any, float]:
-    ones = torch.load(path, mmap=True)
-    return ones, float(ones.max())
-
-
 def assigned(path: Path, done: Any) -> tuple[Any, float]:
     with cases.no_drawing():
         model = nn.Linear(2048, 4096)
@@ -161,12 +155,10 @@ def test_memory_of_its_own_and_of_a_file(tmp_path: Path):
     run = staged(fill)
     assert run["own memory"] == pytest.approx(64 * MIB, rel=0.1)
     assert run["filled"] > 0
-    torch.save(torch.ones(32 * MIB, dtype=torch.uint8), tmp_path / "ones.pt")
-    run = staged(partial(mapped, tmp_path / "ones.pt"))
+    torch.save(nn.Linear(2048, 4096).state_dict(), tmp_path / "model.pt")
+    run = staged(partial(assigned, tmp_path / "model.pt"))
     assert run["own memory"] < 4 * MIB
     assert 32 * MIB <= run["file in use"] < 64 * MIB  # with pages of code
-    torch.save(nn.Linear(2048, 4096).state_dict(), tmp_path / "ones.pt")
-    assert staged(partial(assigned, tmp_path / "ones.pt"))["own memory"] < 4 * MIB
 
 
 @linux

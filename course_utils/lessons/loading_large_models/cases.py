@@ -20,11 +20,10 @@ from course_utils.materials.models import Llama, rotary_turns
 from course_utils.measure.machine import course_size
 from course_utils.show.progress import progress
 
-WAYS = USUAL, MAPPED, UNDRAWN, ASSIGNED = "as usual", "mapped", "mapped, nothing drawn", "mapped, assigned"
-THERE, GPU_UNITS = "mapped, nothing drawn, built there", {"in all": "s", "GPU memory": "bytes"}
-STAGES, ENDS = ("building", "reading", "loading", "first answer"), ("fastest run", "slowest run")
-UNITS = dict.fromkeys(("in all", *STAGES, *ENDS), "s")
-UNITS |= {"own memory": "bytes", "file in use": "bytes"}
+# Each keeps what the ones before it changed, but the last, which draws on `meta`.
+WAYS = USUAL, MAPPED, UNDRAWN, ASSIGNED, META = "as usual", "mapped", "nothing drawn", "assigned", "on meta"
+STAGES, GPU_UNITS = ("building", "reading", "loading", "first answer"), {"in all": "s", "GPU memory": "bytes"}
+UNITS = dict.fromkeys(("in all", *STAGES), "s") | dict.fromkeys(("own memory", "file in use"), "bytes")
 _DRAWING = [name for name in dir(init) if name.endswith(("uniform_", "normal_", "orthogonal_", "sparse_"))]
 
 
@@ -42,7 +41,7 @@ def no_drawing() -> Any:
 
 @contextlib.contextmanager
 def checkpoint() -> Iterator[Path]:
-    """A file of the model's weights that lies on the disk and in the page cache; it is gone at the end."""
+    """A file of the model's weights, which lies in the page cache; it is gone at the end."""
     state = make().state_dict()
     needs = sum(value.nbytes for value in state.values())
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
@@ -52,22 +51,22 @@ def checkpoint() -> Iterator[Path]:
         path = Path(folder) / "model.pt"
         with path.open("wb") as file:
             torch.save(state, file)
-            os.fsync(file.flush() or file.fileno())  # only what is on the disk can be dropped from the cache
+            os.fsync(file.flush() or file.fileno())  # or it is written beside the first ways
         del state
         yield path
 
 
 def way(name: str, path: Path, done: Callable[[str], None], device: str = "cpu") -> tuple[Llama, float]:
     """One way to a model and its first answer; ``done`` is told of each stage."""
-    built_on = {THERE: device, ASSIGNED: "meta"}.get(name, "cpu")
-    with torch.device(built_on), no_drawing() if name in (UNDRAWN, THERE) else contextlib.nullcontext():
+    draws = contextlib.nullcontext() if name in (USUAL, MAPPED, META) else no_drawing()
+    with torch.device("meta" if name == META else "cpu"), draws:
         model = make()
     done("building")
     state = torch.load(path, mmap=name != USUAL, map_location="cpu")
     done("reading")
-    model.load_state_dict(state, assign=name == ASSIGNED)
+    model.load_state_dict(state, assign=name in (ASSIGNED, META))
     del state
-    if name == ASSIGNED:
+    if name == META:
         model.turns = rotary_turns(len(model.turns), 2 * model.turns.shape[1])
     model.to(device)
     done("loading")
@@ -77,44 +76,34 @@ def way(name: str, path: Path, done: Callable[[str], None], device: str = "cpu")
     return model, answer
 
 
-def loads(path: Path, *, cached: bool = True) -> list[dict[str, Any]]:
-    """Each way in processes of its own. From the page cache the faster of two counts, else the median of five."""
-    runs: dict[str, list[dict[str, Any]]] = {name: [] for name in WAYS if cached or name != MAPPED}
-    rounds, size = 1 if course_size() == "test" else 2 if cached else 5, path.stat().st_size
-    with progress("Loading a checkpoint", expected_s=2.5 * rounds * len(runs)) as bar:
-        for name in [[*runs][(turn + turn // len(runs)) % len(runs)] for turn in range(rounds * len(runs))]:
-            there = keep_or_drop(path, keep=cached)
-            needs = {USUAL: 2.1, ASSIGNED: 0.1}.get(name, 1.1) + (0 if cached else 1.1)
-            run = staged(partial(way, name, path), int(needs * size))
-            first = dict.fromkeys(("in all", *(("building", "own memory") if cached else ENDS)))
-            runs[name].append({**first, **run, "in all": sum(run[stage] for stage in STAGES), "cached": there})
+def loads(path: Path) -> list[dict[str, Any]]:
+    """Each way from the page cache, twice, in processes of its own; the faster counts."""
+    runs: dict[str, list[dict[str, Any]]] = {name: [] for name in WAYS}
+    rounds, size = 1 if course_size() == "test" else 2, path.stat().st_size
+    with progress("Loading a checkpoint", expected_s=2.5 * rounds * len(WAYS)) as bar:
+        for name in rounds * WAYS:
+            bring(path)
+            run = staged(partial(way, name, path), int({USUAL: 2.1}.get(name, 1.1) * size))
+            first = dict.fromkeys(("in all", "building", "own memory"))
+            runs[name].append({"way": name, **first, **run, "in all": sum(run[stage] for stage in STAGES)})
             bar.advance(2.5)
     answers = [run["answer"] for its in runs.values() for run in its]
     if max(answers) > 1.00001 * min(answers):
         raise RuntimeError(f"the ways lead to models that answer differently: {runs}")
-    for name, its in runs.items():
-        its.sort(key=lambda run: run["in all"])
-        runs[name] = [{**its[(rounds - 1) // 2], **dict(zip(ENDS, (its[0]["in all"], its[-1]["in all"]), strict=True))}]
-    return [{"way": name, **its[0]} for name, its in runs.items()]
+    return [min(its, key=lambda run: run["in all"]) for its in runs.values()]
 
 
-def keep_or_drop(path: Path, *, keep: bool) -> bool | None:
-    """Bring a file into the page cache or out of it; whether its middle is there then, where the system tells."""
+def bring(path: Path) -> None:
+    """Read a file through, so that it lies in the page cache."""
     with path.open("rb", buffering=0) as file:
-        if not keep and hasattr(os, "posix_fadvise"):
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-        while keep and file.read(2**24):
+        while file.read(2**24):
             pass
-        try:
-            return bool(os.preadv(file.fileno(), [bytearray(1)], path.stat().st_size // 2, os.RWF_NOWAIT))
-        except (AttributeError, OSError) as error:  # another system than Linux, or a file system that does not tell
-            return False if isinstance(error, BlockingIOError) else None
 
 
 def to_gpu(path: Path) -> list[dict[str, Any]]:
-    """The same ways and a move to the GPU; then without it. The faster of two, after a discarded run that imports."""
+    """The same ways, then a move to the GPU. The faster of two, after a discarded run that imports."""
     rows = []
-    for name in (*WAYS, THERE):
+    for name in WAYS[:-1]:
         torch.cuda.reset_peak_memory_stats()
         runs = [timed(partial(way, name, path, device="cuda"))[0] for _ in range(3)]
         took = min(sum(run[stage] for stage in STAGES) for run in runs[1:])

@@ -13,10 +13,12 @@ from course_utils.measure.fresh import Switches
 
 
 class Decoder(Llama):
-    """What the exercise loads: its output layer is tied to the embedding, and ``turns`` is outside of the state."""
+    """What the exercise loads: drawn by no ``nn.init``, output layer and embedding tied, ``turns`` in no state."""
 
     def __init__(self) -> None:
         super().__init__(width=32, layers=1, hidden=32)
+        for weight in self.parameters():
+            weight.data.normal_(std=0.02)
         self.tie_weights()
 
     def tie_weights(self) -> None:

@@ -117,8 +117,8 @@ def trains() -> None:
         (lambda: there().__setitem__(slice(2), torch.zeros(2)), "__setitem__ in:"),
         (lambda: torch.tensor([2.0], device="meta"), "tensor in:"),
         (lambda: there().new_tensor([2.0]), "new_tensor in:"),
-        (lambda: torch.ones(4).to("meta"), "to in:"),
-        (lambda: there().copy_(torch.ones(4)), "copy_ in:"),
+        (lambda: there()[0].copy_(torch.tensor(1.0)), "copy_ in:"),
+        (lambda: torch.tensor(0.1).to(there().device), "to in:"),
         (lambda: torch.where(there() > 0, torch.tensor(0.0), 1.0), "where in:"),
     ],
 )

@@ -14,16 +14,18 @@ from course_utils.records.kinds.table import Table
 LINES = ("gpu + cpu", "gpu * torch.tensor(2.0)", "gpu * torch.ones(1)", 'torch.tensor([2.0], device="cuda")')
 LINES += ("gpu[index]", "gpu.gather(0, index)", "gpu[:2] = cpu[:2]", "gpu[index] = cpu[:2]")
 # Python's way to these operations asks for a real GPU, so a fake one is asked by the name of the operation itself.
+_TO = "torch.ops.aten._to_copy({}, device='cuda:0')"
 OPERATIONS = {
     "gpu[index]": "torch.ops.aten.index(gpu, [index])",
     "gpu[:2] = cpu[:2]": "torch.ops.aten.copy_(torch.ops.aten.slice(gpu, 0, 0, 2), cpu[:2])",
     "gpu[index] = cpu[:2]": "torch.ops.aten.index_put_(gpu, [index], cpu[:2])",
-    '(rows < lengths).to("cuda")': 'torch.ops.aten._to_copy(rows < lengths, device="cuda:0")',
-    'places < lengths.to("cuda")': 'places < torch.ops.aten._to_copy(lengths, device="cuda:0")',
+    '(rows < lengths).to("cuda")': _TO.format("rows < lengths"),
+    'places < lengths.to("cuda")': "places < " + _TO.format("lengths"),
+    'places < lengths.pin_memory().to("cuda")': "places < " + _TO.format("lengths.pin_memory()"),
 }
 # Four ways to a mask, of lengths that the loader returns in main memory.
-MASKS = ('(rows < lengths).to("cuda")', "send(rows < lengths)")
-MASKS += ('places < lengths.to("cuda")', "places < send(lengths)")
+MASKS = ('(rows < lengths).to("cuda")', 'places < lengths.to("cuda")')
+MASKS += ('places < lengths.pin_memory().to("cuda")', "places < send(lengths)")
 
 
 def outcome(line: str) -> str:
@@ -67,10 +69,9 @@ class Copies(TorchDispatchMode):
 
 def _raises(line: str, reason: str) -> bool:
     gpu = torch.ones(4, device="cuda:0")
-    names = {"torch": torch, "gpu": gpu, "loss": gpu.sum(), "m": gpu.view(2, 2)}
+    names = {"torch": torch, "gpu": gpu, "loss": gpu.sum(), "m": gpu.view(2, 2), "send": send}
     names |= {"there": torch.arange(2, device="cuda:0"), "cpu": torch.ones(4), "index": torch.tensor([0, 3])}
-    names |= {"rows": torch.arange(6), "lengths": torch.tensor([[2], [6]]), "send": send}
-    names |= {"places": torch.arange(6, device="cuda:0")}
+    names |= {"rows": torch.arange(6), "lengths": torch.tensor([[2], [6]]), "places": torch.arange(6, device="cuda:0")}
     try:
         exec(line, names)
     except RuntimeError as error:

@@ -14,9 +14,7 @@ from course_utils.lessons.on_device_tensors.cases import Copies
 from course_utils.measure.fresh import Switches
 
 _ACCELERATORS = ("cuda", "mps", "xpu", "mtia", "hpu")
-_READS = {
-    getattr(torch.Tensor, name) for name in ("cpu", "numpy", "tolist", "item", "__bool__", "__float__", "__int__")
-}
+_READS = {getattr(torch.Tensor, x) for x in ("cpu", "numpy", "tolist", "item", "__bool__", "__float__", "__int__")}
 _BUILDS = {torch.tensor, torch.as_tensor, torch.asarray, torch.Tensor.new_tensor}
 _BRACKETS = {torch.Tensor.__getitem__, torch.Tensor.__setitem__}
 _COPIES_A_NUMBER = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 15)  # since, a kernel fills it in

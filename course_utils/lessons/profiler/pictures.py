@@ -8,7 +8,8 @@ from course_utils.records.kinds.table import Table
 from course_utils.show.formats import format_seconds
 from course_utils.show.timeline import Span, Timeline, timeline
 
-_COLOURS = {"line": "blue", "operator": "grey", "kernel": "green", "NCCL": "orange", "NCCL-next": "ochre", "gap": ""}
+_COLOURS = {"line": "blue", "operator": "grey", "launch": "purple", "kernel": "green", "NCCL": "orange", "gap": ""}
+_COLOURS["NCCL-next"] = "ochre"  # kernels of NCCL that follow each other have two colours by turns
 # A window of the published trace (`modded_nanogpt_trace` in lesson.yml), in µs: kind, begin, end, words.
 _H100 = {
     "Python": "line 0 5808 optimizer.step() of the next step",
@@ -16,7 +17,6 @@ _H100 = {
         "kernel 0 774; gap 774 1782 waits; kernel 1782 1929; gap 1929 2248; kernel 2248 2577; gap 2577 2750; "
         "kernel 2750 4638 computes; gap 4638 4853; kernel 4853 5808"
     ),
-    # Each of its kernels, in two colours by turns: most follow within 4 µs.
     "stream 23": (
         "NCCL 435 1780 NCCL; NCCL-next 1783 2247; NCCL 2248 2748; NCCL-next 2765 3250; NCCL 3252 3303; "
         "NCCL-next 3306 3325; NCCL 3599 4082; NCCL-next 4354 4851"
@@ -25,8 +25,8 @@ _H100 = {
 # The exercise's step, made up, in ms.
 _MADE_UP = {
     "Python": (
-        "line 0 3 next batch; line 3 4.2 forward; line 4.2 8 loss.item(); line 8 10.6 backward; "
-        "line 10.6 14 optimizer; line 14 20 write a log; line 20 21 forward"
+        "line 0 3 __next__; line 3 4.2 forward; line 4.2 8 loss.item(); line 8 10.8 backward; line 10.8 14 optimizer; "
+        "line 14 20 write log; line 20 21 forward; launch 3.19 3.4; launch 8.99 9.2; launch 13.8 14; launch 20.19 20.4"
     ),
     "stream 7": (
         "kernel 0 1; gap 1 3.2 1; kernel 3.2 8 forward; gap 8 9 2; kernel 9 13.6 backward; gap 13.6 16 3; "
@@ -50,7 +50,7 @@ def before_and_after(spans: Table) -> Timeline:
         panels[f"{row['loop']}, one step"][row["lane"]].append(span)
     took = {(row["loop"], row["text"]): format_seconds(row["ends"] - row["begins"]) for row in spans}
     loader, calls = took["DataLoader", "for x, y in loader"], took["slices", "2 × index"]
-    says = f"The loader takes {loader}; two calls of index take {calls}."
+    says = f"The loader takes {loader}; two calls of index, grey at the left, take {calls}."
     alt = "In the upper step, the loader's line is the longest, with 128 calls of select. The lower has two of index."
     return timeline(says, panels, _COLOURS, alt, legend=True, **spans.stamp("to scale"))
 
@@ -67,7 +67,7 @@ def four_gaps() -> Timeline:
     """The exercise's step."""
     says = "What does each gap of stream 7 wait for?"
     alt = "; ".join(f"{lane}, kind, begin and end in ms: {spans}" for lane, spans in _MADE_UP.items())
-    return timeline(says, {"": _lanes(_MADE_UP, 1e-3)}, _COLOURS, alt, head="Made up")
+    return timeline(says, {"": _lanes(_MADE_UP, 1e-3)}, _COLOURS, alt, legend=True, head="Made up")
 
 
 def _lanes(lanes: dict[str, str], unit_s: float) -> dict[str, list[Span]]:

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from course_utils import recorded
 from course_utils.records.kinds.sweep import Sweep
 from course_utils.show.cards import Bar, Card, Row, amount_axis
-from course_utils.show.formats import format_percent
 from course_utils.show.timeline import Span, Timeline, timeline
 
 STEPS = 20  # of a loop; the one that reads once still waits after the last
 EACH, ONCE = "a read in each step", "one read at the end"
-_NAMES = {0.5: "C", 0: "A", 1.4: "D", 2: "B"}  # the loops of the text, the predicted one first
+_NAMES = {0.5: "C", 0: "A", 2: "B", 8: "D"}  # the loops of the text, the predicted one first
 _COLOURS = {"prepares": "orange", "queues": "ochre", "in .item()": "grey", "works": "green"}
 
 
@@ -22,25 +21,23 @@ def _ms(seconds: float) -> str:
 
 @dataclass(frozen=True)
 class Loop:
-    """One preparing time of the sweep: seconds of a step, and by which share reads made the loop longer."""
+    """One preparing time of the sweep: seconds of a step."""
 
     prepare_s: float
     gpu_s: float
     with_s: float
     without_s: float
     queue_s: float  # what Python takes to queue it
-    longer: float
 
     @classmethod
     def of(cls, loops: Sweep, prepare_ms: float) -> Loop:
         each, once = (loops[prepare_ms][way].median_s / STEPS for way in (EACH, ONCE))
         read_s = (loops[0][EACH].median_s - loops[0][ONCE].median_s) / (STEPS - 1)
-        gpu_s, longer = loops[0][ONCE].median_s / STEPS - read_s / STEPS, loops[prepare_ms][ONCE].speedup - 1
+        gpu_s = loops[0][ONCE].median_s / STEPS - read_s / STEPS
         python = {ms: loops[ms][ONCE].median_s / STEPS for ms in loops.values}
-        # Where Python is slower, its steps follow each other but for the last one's work. Else it queues as there.
-        queues = {ms: s - ms / 1e3 - gpu_s / STEPS for ms, s in python.items() if s > 1.1 * gpu_s}
-        queue_s = queues.get(prepare_ms, min(queues.values(), default=0.0))
-        return cls(prepare_ms / 1e3, gpu_s, each, once, queue_s, longer)
+        # Where Python is slower, its steps follow each other but for the last one's work. Elsewhere it queues as there.
+        queues = [s - ms / 1e3 - gpu_s / STEPS for ms, s in python.items() if s > 1.1 * gpu_s]
+        return cls(prepare_ms / 1e3, gpu_s, each, once, min(queues, default=0.0))
 
     @property
     def cost_s(self) -> float:
@@ -60,9 +57,10 @@ def costs(loops: Sweep) -> Card:
     at = {value: Loop.of(loops, value) for value in _NAMES if value in loops.values}
     rows = []
     for value, loop in at.items():
-        name, longer = f"{_NAMES[value]}:\u00a0{value:g}\u00a0ms", f"{format_percent(loop.longer)} longer"
+        name = f"{_NAMES[value]}:\u00a0{value:g}\u00a0ms"
+        loop_ms = ", ".join(f"{1e3 * STEPS * s:.{int(s < 5e-3)}f}" for s in (loop.with_s, loop.without_s))
         both = ", ".join(f"{1e3 * s:.{2 + (s < 1e-3)}f}" for s in (loop.wait_s, loop.idle_s))
-        rows.append(Row(name, longer, _ms(loop.cost_s), bar=Bar(0.0, max(loop.cost_s, 0.0)), second=both))
+        rows.append(Row(name, loop_ms, _ms(loop.cost_s), bar=Bar(0.0, max(loop.cost_s, 0.0)), second=both))
     first, most = next(iter(at)), max(at, key=lambda value: at[value].cost_s)
     says = (
         f"Where Python prepares {first:g} ms, one .item() costs {_ms(at[first].cost_s)}; "
@@ -70,7 +68,7 @@ def costs(loops: Sweep) -> Card:
     )
     axis = amount_axis([loop.cost_s for loop in at.values()], _ms)
     stamp = loops.stamp(f"the GPU works {_ms(at[first].gpu_s)} a step", "medians of 20 steps")
-    heads, numbers = ("with .item()", "one costs"), loops.card().numbers
+    heads, numbers = ("with, without (ms)", "one costs"), loops.card().numbers
     return Card(says, tuple(rows), axis, heads, second="waits, idles (ms)", notes=loops.notes, numbers=numbers, **stamp)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from course_utils import recorded
-from course_utils.records.kinds.measurement import Measurement
 from course_utils.records.kinds.table import Table
 from course_utils.show.formats import format_seconds
 from course_utils.show.timeline import Span, Timeline, timeline
@@ -13,14 +12,10 @@ _PARTS = 3  # in which a GPU's work is drawn: a record holds its sum
 _COLOURS = {"Python": "blue", "GPU": "green", "waits": ""}
 
 
-def step_of(step: str, precision: str) -> Measurement:
-    """A GPT's step, as the H200 recorded it for the lesson on mixed precision."""
-    return recorded("mixed_precision/baseline", machine=_GPU)[step][precision].measurement
-
-
 def lanes(*steps: tuple[str, str]) -> Timeline:
     """Python and the GPU in some steps; the first two are those that are compared."""
-    cases, panels = {each: step_of(*each) for each in steps}, {}
+    record, panels = recorded("mixed_precision/baseline", machine=_GPU), {}
+    cases = {(step, precision): record[step][precision].measurement for step, precision in steps}
     for (step, precision), case in cases.items():
         queues_s, own_s, whole_s = case.enqueue_median_s, case.queued_ahead_s, case.median_s
         python, gpu = [Span(0.0, queues_s, "Python", f"queues for {format_seconds(queues_s)}")], []
@@ -36,11 +31,14 @@ def lanes(*steps: tuple[str, str]) -> Timeline:
     says = f"bf16 makes the GPU's work {old.queued_ahead_s / new.queued_ahead_s:.3g} times as fast, "
     says += f"and the step {old.median_s / new.median_s:.3g} times. Now Python is the slower one."
     alt = "TF32: the GPU works throughout. bf16: Python queues throughout, and the GPU has gaps."
-    stamp = recorded("mixed_precision/baseline", machine=_GPU).stamp("medians; where the gaps lie is not recorded")
-    return timeline(says, panels, _COLOURS, alt, **stamp)
+    low, high = (format_seconds(end(new.elapsed_s)) for end in (min, max))
+    note = f"medians of {len(new.elapsed_s)} runs; bf16, wide: {low} to {high}. Where the gaps lie is not recorded"
+    return timeline(says, panels, _COLOURS, alt, **record.stamp(note))
 
 
 def how_many(calls: Table) -> str:
     """What a step calls, what autocast adds, and what a fused optimizer saves."""
     plain, bf16, fused = (calls[step]["calls"] for step in calls.labels)
-    return f"A step makes {plain} calls. Autocast adds {bf16 - plain} casts, and `fused` saves {bf16 - fused} calls."
+    views, fewer = (calls[step]["no kernel"] for step in calls.labels[1:])
+    saves = f"`fused` saves {bf16 - fused} calls, {bf16 - fused - views + fewer} of them with kernels."
+    return f"A step makes {plain} calls. Autocast adds {bf16 - plain} casts. {saves}"

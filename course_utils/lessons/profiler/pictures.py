@@ -12,7 +12,7 @@ _COLOURS = {"line": "blue", "operator": "grey", "launch": "purple", "kernel": "g
 _COLOURS["NCCL-next"] = "ochre"  # kernels of NCCL that follow each other have two colours by turns
 # A window of the published trace (`modded_nanogpt_trace` in lesson.yml), in µs: kind, begin, end, words.
 _H100 = {
-    "Python": "line 0 5808 optimizer.step() of the next step",
+    "Python": "line 0 5808 the next step (launches of these kernels: far to the left)",
     "stream 7": (
         "kernel 0 774; gap 774 1782 waits; kernel 1782 1929; gap 1929 2248; kernel 2248 2577; gap 2577 2750; "
         "kernel 2750 4638 computes; gap 4638 4853; kernel 4853 5808"
@@ -26,7 +26,7 @@ _H100 = {
 _MADE_UP = {
     "Python": (
         "line 0 3 __next__; line 3 4.2 forward; line 4.2 8 loss.item(); line 8 10.8 backward; line 10.8 14 optimizer; "
-        "line 14 20 write log; line 20 21 forward; launch 3.19 3.4; launch 8.99 9.2; launch 13.8 14; launch 20.19 20.4"
+        "line 14 20 write log; line 20 21 forward; launch 3.19 3.4; launch 8.99 9.2; launch 13 13.2; launch 20.19 20.4"
     ),
     "stream 7": (
         "kernel 0 1; gap 1 3.2 1; kernel 3.2 8 forward; gap 8 9 2; kernel 9 13.6 backward; gap 13.6 16 3; "
@@ -37,9 +37,9 @@ _MADE_UP = {
 
 
 def slowest(lines: Table) -> str:
-    """The point of a table of lines: its first row."""
+    """The point of a table of lines: its first row. Python's time, also where a GPU computes."""
     line = lines.labels[0]
-    return f"`{line}` takes {lines.text(line, 'of it')} of a step: {lines.text(line, 'a step')} of it."
+    return f"Python spends {lines.text(line, 'a step')} of a step in `{line}`: {lines.text(line, 'of it')}."
 
 
 def before_and_after(spans: Table) -> Timeline:

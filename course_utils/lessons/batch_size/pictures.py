@@ -35,10 +35,10 @@ def to_target(needed: Table, *speeds: Comparison) -> Card:
         told = (f"{format_seconds(median(run))} ({1e3 * run[0]:.1f}–{1e3 * run[-1]:.1f})" for run in runs)
         rows.append((where, f"{format_ratio(small_s / large_s)}×", *told, first))
     columns = tuple(Column(head, tuple(cells), numeric=False) for head, *cells in zip(*rows, strict=True))
-    won = [where for where, *_, first in rows if first == "1,024"]
-    says = f"Batch 1,024 needs {format_ratio(more)} times the samples of 64, and clearly wins "
-    says += f"on {listed(won)}." if won else "nowhere."
-    return Card(says, table=Grid("", columns), **speeds[-1].stamp("in brackets: ms by seed", f"steps: {needed.who}"))
+    won = [f"on {where}" for where, *_, first in rows if first == "1,024"] or ["nowhere"]
+    says = f"Batch 1,024 needs {format_ratio(more)} times the samples of 64, and clearly wins {listed(won)}."
+    stamp = speeds[-1].stamp("in brackets: ms by the steps of each seed", f"steps: {needed.who}")
+    return Card(says, table=Grid("", columns), **stamp)
 
 
 def on_whose_time(needed: Table, speed: Comparison) -> Timeline:

@@ -11,7 +11,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from course_utils import recorded
-from course_utils.lessons.on_device_tensors.cases import LINES, MASKS, outcome, waits
+from course_utils.lessons.on_device_tensors.cases import LINES, outcome, waits
 
 FREE = ("gpu[0].fill_(5)", "gpu[:1] = 5", "m[0] = 5", "gpu[cpu > 0]", "gpu[:2] = torch.tensor(0.0)")
 FREE += ("gpu * torch.tensor(2.0)", "torch.full((), 2.0, device='cuda')", "torch.where(gpu > 0, gpu, 0.0)")
@@ -76,11 +76,6 @@ def _waiting_is_an_error() -> Iterator[None]:
 @pytest.mark.parametrize("line", [*LINES])
 def test_the_lesson_s_lines_do_what_its_card_says(line: str) -> None:
     assert outcome(line) == eight[line]["outcome"]
-
-
-@pytest.mark.parametrize("line", [*MASKS])
-def test_a_mask_waits_unless_it_is_sent(line: str) -> None:
-    assert outcome(line) == ("free" if "send" in line else "waits")
 
 
 @pytest.mark.parametrize("line", FREE)

@@ -1,4 +1,4 @@
-"""What `on_device_tensors` asks PyTorch, the masks that it times on a GPU, and its cell to paste."""
+"""What `on_device_tensors` asks PyTorch, the copies that it shows, and its cell to paste."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from course_utils.lessons.on_device_tensors.cases import MASKS, OPERATIONS, outcome, waits
+from course_utils.lessons.on_device_tensors.cases import OPERATIONS, outcome, waits
+from course_utils.lessons.on_device_tensors.pictures import copies
 from course_utils.records.lessons import find_lesson
 from course_utils.records.notebook_files import read_notebook
 
@@ -23,7 +24,7 @@ def crossings() -> Any:
     return names["Crossings"]()
 
 
-@pytest.mark.parametrize("line", [line for line in OPERATIONS if line not in MASKS])
+@pytest.mark.parametrize("line", [*OPERATIONS])
 def test_an_operation_does_what_its_line_does(line: str):
     states = []
     for code in (line, OPERATIONS[line]):
@@ -67,22 +68,9 @@ def test_only_a_wait_is_a_wait(monkeypatch: pytest.MonkeyPatch, says: str):
     assert modes[:2] == ["error", "default"]
 
 
-def test_all_masks_are_equal(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor)  # pinning needs a GPU
-    names = {"rows": torch.arange(6), "places": torch.arange(6), "lengths": torch.tensor([[2], [6]])}
-    made = [eval(line.replace("cuda", "cpu"), names | {"send": lambda tensor: tensor.pin_memory()}) for line in MASKS]
-    assert all(torch.equal(mask, made[0]) for mask in made)
-    assert made[0].sum(1).tolist() == [2, 6]
-
-
-@pytest.mark.parametrize("line", MASKS)
-def test_a_mask_waits_unless_it_is_sent(line: str):
-    assert outcome(line) == ("free" if "send" in line else "waits")
-
-
-def test_what_is_not_pinned_may_wait():
-    line = 'torch.ops.aten._to_copy(cpu, device="cuda:0", non_blocking=True)'
-    assert outcome(line) == "waits"
+def test_python_goes_on_where_a_copy_does_not_block():
+    lines, *_, goes_on = (column.cells for column in copies().table.columns)
+    assert [answer != "no" for answer in goes_on] == ["non_blocking" in line for line in lines]
 
 
 def trains() -> None:
@@ -104,6 +92,7 @@ def trains() -> None:
         (lambda: there().__setitem__(slice(1), 5), ""),
         (lambda: there().__setitem__(there() > 0, 5), ""),
         (lambda: there().__setitem__(0, there().sum()), ""),
+        (lambda: there().__setitem__((None, 0), 5), ""),
         (lambda: there()[:2].view([2, 1]).permute([1, 0]), ""),
         (lambda: torch.tensor(2.0) * there(), ""),
         (lambda: torch.as_tensor(there()), ""),
@@ -111,8 +100,12 @@ def trains() -> None:
         (lambda: there()[[0, 3]], "__getitem__ in:"),
         (lambda: there()[None][:, [0, 3]], "__getitem__ in:"),
         (lambda: there()[np.array([0, 3])], "__getitem__ in:"),
+        (lambda: there()[range(2)], "__getitem__ in:"),
+        (lambda: there()[(0, 1),], "__getitem__ in:"),
         (lambda: torch.asarray([2.0], device="meta"), "asarray in:"),
         (lambda: there().__setitem__(0, 5), "__setitem__ in:"),
+        (lambda: there().__setitem__(np.int64(0), 5), "__setitem__ in:"),
+        (lambda: there().view(2, 2).__setitem__((0, torch.tensor(1)), 5), "__setitem__ in:"),
         (lambda: there().__setitem__(0, torch.tensor(0.0)), "__setitem__ in:"),
         (lambda: there().__setitem__(slice(2), torch.zeros(2)), "__setitem__ in:"),
         (lambda: torch.tensor([2.0], device="meta"), "tensor in:"),

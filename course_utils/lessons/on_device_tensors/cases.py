@@ -1,7 +1,8 @@
-"""What PyTorch does with lines that mix devices."""
+"""What PyTorch does with lines that mix devices; the opening's two lines, to be timed on a GPU."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -9,23 +10,17 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from course_utils import scaled
 from course_utils.records.kinds.table import Table
 
 LINES = ("gpu + cpu", "gpu * torch.tensor(2.0)", "gpu * torch.ones(1)", 'torch.tensor([2.0], device="cuda")')
 LINES += ("gpu[index]", "gpu.gather(0, index)", "gpu[:2] = cpu[:2]", "gpu[index] = cpu[:2]")
 # Python's way to these operations asks for a real GPU, so a fake one is asked by the name of the operation itself.
-_TO = "torch.ops.aten._to_copy({}, device='cuda:0')"
 OPERATIONS = {
     "gpu[index]": "torch.ops.aten.index(gpu, [index])",
     "gpu[:2] = cpu[:2]": "torch.ops.aten.copy_(torch.ops.aten.slice(gpu, 0, 0, 2), cpu[:2])",
     "gpu[index] = cpu[:2]": "torch.ops.aten.index_put_(gpu, [index], cpu[:2])",
-    '(rows < lengths).to("cuda")': _TO.format("rows < lengths"),
-    'places < lengths.to("cuda")': "places < " + _TO.format("lengths"),
-    'places < lengths.pin_memory().to("cuda")': "places < " + _TO.format("lengths.pin_memory()"),
 }
-# Four ways to a mask, of lengths that the loader returns in main memory.
-MASKS = ('(rows < lengths).to("cuda")', 'places < lengths.to("cuda")')
-MASKS += ('places < lengths.pin_memory().to("cuda")', "places < send(lengths)")
 
 
 def outcome(line: str) -> str:
@@ -50,28 +45,19 @@ class Copies(TorchDispatchMode):
 
     copy = False
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.pinned: list[torch.Tensor] = []
-
     def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if "_pin_memory" in str(op):  # the model of a GPU cannot pin
-            self.pinned.append(args[0].clone())
-            return self.pinned[-1]
         result = op(*args, **(kwargs or {}))
         met = [x for x in tree_leaves((args, kwargs, result)) if isinstance(x, torch.Tensor)]
         joins = (torch.Tag.pointwise in op.tags and "where" not in str(op)) or "fill" in str(op)
         free = joins and all(x.dim() == 0 for x in met if x.device.type == "cpu")
-        free |= bool((kwargs or {}).get("non_blocking")) and any(args[0] is each for each in self.pinned)
         self.copy |= len({x.device.type for x in met}) > 1 and not free
         return result
 
 
 def _raises(line: str, reason: str) -> bool:
     gpu = torch.ones(4, device="cuda:0")
-    names = {"torch": torch, "gpu": gpu, "loss": gpu.sum(), "m": gpu.view(2, 2), "send": send}
+    names = {"torch": torch, "gpu": gpu, "loss": gpu.sum(), "m": gpu.view(2, 2)}
     names |= {"there": torch.arange(2, device="cuda:0"), "cpu": torch.ones(4), "index": torch.tensor([0, 3])}
-    names |= {"rows": torch.arange(6), "lengths": torch.tensor([[2], [6]]), "places": torch.arange(6, device="cuda:0")}
     try:
         exec(line, names)
     except RuntimeError as error:
@@ -88,12 +74,15 @@ def point(table: Table) -> str:
     return f"Python waits in {waiting} of {len(table.rows)} lines; {raising} raise an error, {free} is free."
 
 
-def masks_point(table: Table) -> str:
-    """What the table of masks shows."""
-    waiting = [row["line"] for row in table if row["outcome"] == "waits"]
-    return f"Python waits in {len(waiting)} of {len(table.rows)} ways, wherever the mask is made."
+def two_lines(products: int) -> dict[str, Callable[[], torch.Tensor]]:
+    """The opening's lines for 4 KiB: on an idle GPU (no product), or behind queued work, a large matrix product."""
+    n, width = 1024, scaled(cpu=64, cuda=4096)
+    weight = torch.randn(width, width, device="cuda") / width**0.5
 
+    def behind(line: Callable[[], torch.Tensor]) -> Callable[[], torch.Tensor]:
+        return lambda: ([weight @ weight for _ in range(products)], line())[-1]
 
-def send(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy for which Python does not wait."""
-    return torch.ops.aten._to_copy(tensor.pin_memory(), device=torch.device("cuda:0"), non_blocking=True)
+    return {
+        'torch.zeros(n).to("cuda")': behind(lambda: torch.zeros(n).to("cuda")),
+        'torch.zeros(n, device="cuda")': behind(lambda: torch.zeros(n, device="cuda")),
+    }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -118,7 +119,7 @@ class _Watch(TorchFunctionMode):
 
 
 def _is_simple(part: Any) -> bool:
-    return part is None or part is ... or isinstance(part, int | slice | torch.Tensor)
+    return part is None or part is ... or isinstance(part, Integral | slice | torch.Tensor)
 
 
 def _is_there(value: Any) -> bool:

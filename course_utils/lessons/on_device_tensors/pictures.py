@@ -1,39 +1,44 @@
-"""What the lesson draws: a wait in each step, as long as the H200 recorded it."""
+"""What the lesson shows: the H200's copies, and the opening's two lines on your GPU."""
 
 from __future__ import annotations
 
 from course_utils import recorded
-from course_utils.show.timeline import Span, Timeline, timeline
+from course_utils.records.kinds.sweep import Sweep
+from course_utils.show.cards import Card
+from course_utils.show.formats import format_seconds
+from course_utils.show.tables import Column, Grid
 
-PREPARED_MS = 0.5  # by Python, for each step
-_COLOURS = {"prepares": "orange", "queues": "ochre", "works": "green", "waits": "grey", "idle": ""}
-
-
-def lanes() -> Timeline:
-    """Three steps with a wait after each, and without."""
-    loop, prepared = recorded("host_device_syncs/on_gpu", machine="nvidia-h200"), PREPARED_MS / 1e3
-    waits, once = (loop[PREPARED_MS][way].median_s for way in ("a read in each step", "one read at the end"))
-    first = (waits - once) / 19  # until the GPU has work: of twenty steps, nineteen more wait
-    waiting, work = waits / 20, waits / 20 - first
-    queued = loop[2]["one read at the end"].median_s / 20 - 0.002 - loop[0]["one read at the end"].median_s / 400
-    busy = ("prepares", prepared), ("queues", queued)  # the GPU begins with the first kernel
-    panels = {
-        f"Python waits in each step: {1e3 * waiting:.2f} ms a step": {
-            "Python": _row(*busy, ("waits", waiting - prepared - queued)),
-            "GPU": _row(("idle", first), ("works", work)),
-        },
-        f"Python never waits: {1e3 * work:.2f} ms a step": {
-            "Python": _row(*busy),
-            "GPU": [Span(0, first, "idle"), *_row(("works", work), begin=first)],
-        },
-    }
-    says = f"A wait makes the step {1e3 * first:.3f} ms longer: Python prepares {PREPARED_MS} ms, and queues."
-    alt = "With a wait, the GPU stands idle while Python prepares. Without, Python prepares while the GPU works."
-    return timeline(says, panels, _COLOURS, alt, legend=True, **loop.stamp("three steps, to scale"))
+COPIES = {  # a line, and its case in the record
+    'x.to("cuda")': "pageable",
+    'pinned.to("cuda")': "pinned",
+    'x.to("cuda", non_blocking=True)': "pageable, non_blocking",
+    'pinned.to("cuda", non_blocking=True)': "pinned, non_blocking",
+    'x.pin_memory().to("cuda", non_blocking=True)': "pin_memory() in the loop",
+}
+_SIZES = "4 KiB", "1 MiB", "16 MiB"
 
 
-def _row(*parts: tuple[str, float], begin: float = 0.0) -> list[Span]:
-    spans = []
-    for what, length in parts * 3:  # steps
-        spans.append(Span(begin, begin := begin + length, what, what))
-    return spans
+def copies() -> Card:
+    """What each way to copy takes on the H200, and for which sizes Python goes on behind a busy GPU."""
+    copy = recorded("pinned_memory/copy", machine="nvidia-h200")
+    columns, goes_on = [Column("", tuple(COPIES), numeric=False)], []
+    for size in _SIZES:
+        columns.append(Column(size, tuple(format_seconds(copy[size][case].median_s) for case in COPIES.values())))
+    for case in COPIES.values():
+        sizes = [size for size in _SIZES if copy[size][case].measurement.queued_ahead_s]
+        goes_on.append(("yes" if len(sizes) == len(_SIZES) else f"to {sizes[-1]}") if sizes else "no")
+    columns.append(Column("Python goes on", tuple(goes_on), numeric=False))
+    says = "Python goes on only with non_blocking=True. Where x lies pinned already, a large copy is shorter."
+    return Card(says, table=Grid("", tuple(columns)), **copy.stamp("medians, the GPU idle"))
+
+
+def two_lines(lines: Sweep) -> Card:
+    """When Python goes on after each of the opening's lines, and when the GPU has done all."""
+    rows = [(("idle", "busy")[each.value > 0], case) for each in lines for case in each.comparison]
+    python = tuple(format_seconds(case.measurement.enqueue_median_s) for _, case in rows)
+    done = Column("all is done", tuple(format_seconds(case.median_s) for _, case in rows))
+    names = Column("", tuple(f"GPU {state}: {case.label}" for state, case in rows), numeric=False)
+    says = (
+        f"Busy GPU: Python goes on after {python[-2]} where the tensor is moved, {python[-1]} where it is made there."
+    )
+    return Card(says, table=Grid("", (names, Column("Python goes on", python), done)), **lines.stamp("medians"))

@@ -52,10 +52,16 @@ def test_every_start_method_loads_the_same_photographs(paths: list[Path], method
     assert all(torch.equal(sample, photographs[index]) for index, sample in enumerate(loader))
 
 
-def test_each_worker_has_its_share_of_a_pass(paths: list[Path]) -> None:
-    for workers in (0, 1, 2):
-        counts = [case() for case in cases.scaling_cases(paths)(workers).values()]
-        assert counts == [cases.batches_for(workers)] * 2
+def test_unequal_photographs_are_as_late_on_average(paths: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cases, "UNEQUAL", 40)
+    monkeypatch.setattr(cases, "loader", lambda data, *_, **options: data)
+    monkeypatch.setattr(cases, "passes", lambda photographs, _: photographs)
+    waits: list[float] = []
+    monkeypatch.setattr("course_utils.lessons.data_loading.samples.time.sleep", waits.append)
+    for photographs in cases.unequal_cases(paths).values():
+        waits.clear()
+        list(map(photographs.__getitem__, range(len(photographs))))
+        assert np.mean(waits) == pytest.approx(0.015)
 
 
 def test_kept_workers_end_with_their_loader() -> None:
@@ -108,14 +114,19 @@ def test_cores_are_counted_by_affinity_and_by_a_quota(
 
 @forked
 @pytest.mark.parametrize(
-    ("sample", "step", "ends"),
+    ("sample", "step", "says"),
     [
-        (lambda index: torch.ones(2), lambda batch: None, ": use none\n"),  # cheaper than its price
-        (lambda index: time.sleep(0.012) or torch.ones(2), lambda batch: time.sleep(0.010), ": use 2\n"),
-        (lambda index: time.sleep(0.008) or {"x": "text"}, lambda batch: time.sleep(0.020), ": use 1\n"),
+        (lambda index: torch.ones(2), lambda batch: None, ": use 0\n"),  # cheaper than its price
+        (lambda index: time.sleep(0.006) or torch.ones(2), lambda batch: time.sleep(0.005), ": use 2\n"),
+        (lambda index: time.sleep(0.004) or {"x": "text"}, lambda batch: time.sleep(0.010), ": use 1\n"),
+        (
+            lambda index: time.sleep(0.08 if index == 9 else 0.002) or 0,
+            lambda batch: time.sleep(0.003),
+            " 2 worker(s)\n",
+        ),
     ],
 )
-def test_the_race_advises_what_is_faster(sample: Any, step: Any, ends: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_race_advises_what_is_faster(sample: Any, step: Any, says: str, capsys: pytest.CaptureFixture[str]) -> None:
     names: dict[str, Any] = {}
     for cell in ("yours", "cores", "pace"):
         exec(CELLS[cell], names)
@@ -129,7 +140,7 @@ def test_the_race_advises_what_is_faster(sample: Any, step: Any, ends: str, caps
     }
     for cell in ("numbers", "race"):
         exec(CELLS[cell], names)
-    assert capsys.readouterr().out.endswith(ends)
+    assert says in capsys.readouterr().out
 
 
 # The exercise

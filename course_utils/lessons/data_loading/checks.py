@@ -8,9 +8,9 @@ from typing import Any
 
 from course_utils.lessons.answers import UNKNOWN, NotRight, ask, exercise, number, recognise
 
-# Load, step, price and cores: three workers, too few cores, one, none; none, one as there is one core, two.
+# Load, step, price and cores: three workers, too few cores, one, none; none, two.
 _LOADERS = ((30, 10, 1, 16), (90, 10, 2, 4), (6, 10, 1, 8), (0.2, 1, 1.5, 8))
-_LOADERS += ((4, 30, 12, 8), (10, 1, 5, 1), (15, 10, 1, 8))
+_LOADERS += ((4, 30, 12, 8), (15, 10, 1, 8))
 
 
 def _enough(load: float, step: float, cores: float) -> float:
@@ -22,9 +22,6 @@ _WAYS: Mapping[str | None, Callable[..., float]] = {
     "always_workers": lambda load, step, price, cores: _enough(load, step, cores),
     "rounds_down": lambda load, step, price, cores: min(max(1, load // step), cores) if load > price else 0,
     "cores_forgotten": lambda load, step, price, cores: math.ceil(load / step) if load > price else 0,
-    "price_on_top": lambda load, step, price, cores: (
-        _enough(load, step, cores) if max(step, load / _enough(load, step, cores)) + price < load + step else 0
-    ),
     "none_for_short_loading": lambda load, step, price, cores: (
         _enough(load, step, cores) if load > max(step, price) else 0
     ),

@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 from course_utils.lessons.data_loading.cases import IN_MEMORY
 from course_utils.records.kinds.comparison import Comparison
-from course_utils.records.kinds.sweep import Sweep
 from course_utils.show.timeline import Span, Timeline, timeline
 
 _COLOURS = {"load": "orange", "step": "green", "price": "purple", "sending": "blue", "waits": ""}
@@ -40,9 +39,10 @@ def memory_words(rows: Comparison) -> str:
     return f"From memory, a batch takes {none} without a worker, {two} with two."
 
 
-def scaling_words(scaling: Sweep) -> str:
-    some, most = ((f"{workers} workers", scaling[workers]["loaded"].ratio) for workers in scaling.values[-2:])
-    return "A step with {} takes {:.2f} times as long as without loading, with {} {:.2f} times.".format(*some, *most)
+def unequal_words(passes: Comparison) -> str:
+    equal, unequal, *mended = (f"{1e3 * a_batch(passes, case.label):.3g} ms" for case in passes)
+    more, ahead, _ = mended
+    return f"Unequal times: {unequal} a step, not {equal}. Two more workers: {more}; 16 batches ahead: {ahead}."
 
 
 def lanes(steps: Comparison) -> Timeline:

@@ -26,14 +26,15 @@ def write_photographs(folder: str, count: int) -> list[Path]:
 class Photographs(Dataset):
     """Sample i is one of the files as uint8 ``[3, 128, 128]``, after a wait as for storage over a network."""
 
-    def __init__(self, paths: list[Path], wait_s: float = 0.0, length: int = 0) -> None:
-        self.paths, self.wait_s, self.length = paths, wait_s, length or len(paths)
+    def __init__(self, paths: list[Path], wait_s: float = 0.0, length: int = 0, late_s: float = 0.0) -> None:
+        self.paths, self.wait_s, self.length, self.late_s = paths, wait_s, length or len(paths), late_s
 
     def __len__(self) -> int:
         return self.length
 
     def __getitem__(self, index: int) -> torch.Tensor:
-        time.sleep(self.wait_s)
+        # Of 40 samples two come later than the others, each from another of two workers.
+        time.sleep(self.wait_s + self.late_s * (index % 21 == 10))
         with Image.open(self.paths[index % len(self.paths)]) as image:
             small = image.convert("RGB").resize((128, 128))
         return torch.from_numpy(np.array(small)).permute(2, 0, 1)

@@ -11,17 +11,11 @@ def if_it_pays(workers, load, step, price):
     return workers if max(step + price, load / workers) < load + step else 0
 
 
-def price_on_top(load, step, price, cores):
-    workers = enough(load, step, cores)
-    return workers if max(step, load / workers) + price < load + step else 0
-
-
 WRONG = {
     "check_workers": {
         "always_workers": lambda load, step, price, cores: enough(load, step, cores),
         "rounds_down": lambda load, step, price, cores: if_it_pays(min(max(1, load // step), cores), load, step, price),
         "cores_forgotten": lambda load, step, price, cores: if_it_pays(math.ceil(load / step), load, step, price),
-        "price_on_top": price_on_top,
         "none_for_short_loading": lambda load, step, price, cores: (
             if_it_pays(enough(load, step, cores), load, step, price) if load > step else 0
         ),

@@ -64,6 +64,12 @@ def test_unequal_photographs_are_as_late_on_average(paths: list[Path], monkeypat
         assert np.mean(waits) == pytest.approx(0.015)
 
 
+def test_every_number_of_workers_passes_as_many_batches(paths: list[Path]) -> None:
+    for workers in (0, 2):
+        counts = [case() for case in cases.scaling_cases(paths)(workers).values()]
+        assert counts == [cases.scaling_batches()] * 2
+
+
 def test_kept_workers_end_with_their_loader() -> None:
     def ways() -> dict[str, Any]:
         loaders = [cases.loader(TensorDataset(torch.zeros(8)), 4, workers) for workers in (0, 1)]

@@ -1,15 +1,18 @@
-"""A loop that waits for its batches: photographs that are late, equally or not, and numbers in memory."""
+"""A loop that waits for its batches: late photographs, numbers in memory, and every core."""
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorDataset
 
+from course_utils import scaled
 from course_utils.lessons.data_loading.samples import Photographs
 from course_utils.measure.machine import course_size
 
@@ -63,3 +66,40 @@ def row_cases() -> Cases:
         "2 workers": passes(loader(data, 64, 2, shuffle=True), len),
         "one index a batch": passes(loader(data, None, 0, sampler=whole), len),
     }
+
+
+def worker_counts() -> list[int]:
+    """None, 1, 2, 4 and so on up to the cores, 16 at most; 4 at least."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return [0, *(2**power for power in range(5) if 2**power <= max(4, cores))]
+
+
+def scaling_batches() -> int:
+    """As many for each number of workers, so that the wait for the first one weighs the same."""
+    return (2 if SHORT else 6) * max(worker_counts())
+
+
+def scaling_cases(paths: list[Path]) -> Callable[[int], Cases]:
+    """By the number of workers, a step whose batch of photographs is loaded, or stays on the device."""
+    on_gpu, size, count = torch.cuda.is_available(), scaled(cpu=4, cuda=8), scaling_batches()
+    device, step = ("cuda", training_step()) if on_gpu else ("cpu", lambda batch: time.sleep(0.002))
+    there = next(iter(DataLoader(Photographs(paths), size))).to(device)
+
+    def make(workers: int) -> Cases:
+        loaded = loader(Photographs(paths, length=size * count), size, workers, pin_memory=on_gpu)
+        return {"stays": passes([there] * count, step), "loaded": passes(loaded, step)}
+
+    return make
+
+
+def training_step() -> Callable[[torch.Tensor], None]:
+    """Train a small convolutional network on the GPU; nothing waits for it."""
+    layers = nn.Conv2d(3, 16, 7, 4), nn.ReLU(), nn.Conv2d(16, 64, 3, 2), nn.ReLU(), nn.AdaptiveAvgPool2d(1)
+    model = nn.Sequential(*layers, nn.Flatten(), nn.Linear(64, 10)).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+
+    def step(batch: torch.Tensor) -> None:
+        model(batch.to("cuda", non_blocking=True).float() / 255).square().mean().backward()
+        optimizer.step(), optimizer.zero_grad()
+
+    return step

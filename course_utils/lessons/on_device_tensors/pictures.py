@@ -27,8 +27,8 @@ def copies() -> Card:
     for case in COPIES.values():
         sizes = [size for size in _SIZES if copy[size][case].measurement.queued_ahead_s]
         goes_on.append(("yes" if len(sizes) == len(_SIZES) else f"to {sizes[-1]}") if sizes else "no")
-    columns.append(Column("Python goes on", tuple(goes_on), numeric=False))
-    says = "Python goes on only with non_blocking=True. Where x lies pinned already, a large copy is shorter."
+    columns.append(Column("no wait for the GPU", tuple(goes_on), numeric=False))
+    says = "Only with non_blocking=True need Python not wait. Where x lies pinned already, a large copy is shorter."
     return Card(says, table=Grid("", tuple(columns)), **copy.stamp("medians, the GPU idle"))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import torch
@@ -25,21 +25,9 @@ def spin(seconds: float) -> None:
 
 def ways(loop: Callable[..., torch.Tensor], prepare_ms: float) -> dict[str, Callable[[], torch.Tensor]]:
     """The cases of a loop on the GPU for a time to prepare: how often it reads in its twenty steps."""
-    width, reads = _width(), {EACH: 1, "one read in 10 steps": 10, ONCE: 20}
+    width, reads = scaled(cpu=64, cuda=2048), {EACH: 1, "one read in 10 steps": 10, ONCE: 20}
     run = partial(loop, torch.randn(width, width, device="cuda") / width**0.5, prepare_ms / 1e3)
     return {way: partial(run, every) for way, every in reads.items()}
-
-
-@cache  # the same for all times to prepare
-def _width() -> int:
-    """Less than 2048 on a GPU slower than an H200, whose step is to stay between the times to prepare."""
-    width, took_s = scaled(cpu=64, cuda=2048), []
-    weight = torch.randn(width, width, device="cuda")
-    for _ in range(200):  # the first ones find the GPU's clock low
-        begun = time.perf_counter()
-        (weight @ weight).sum().item()
-        took_s.append(time.perf_counter() - begun)
-    return max(64, int(width * min(1.0, 0.45e-3 / min(took_s)) ** (1 / 3)) // 64 * 64)
 
 
 def new_run(device: str) -> tuple[nn.Sequential, torch.optim.Optimizer, list[Any], tqdm]:

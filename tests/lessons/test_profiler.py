@@ -40,12 +40,12 @@ def traces() -> tuple[profile, profile]:
     return profiled(LOADER), profiled(slices())
 
 
+@pytest.mark.serial  # medians of five steps, beside other programs, need not add up
 def test_the_lines_of_a_step_are_its_whole_and_the_longest_comes_first(traces):
     *lines, rest = cases.by_line(traces[0])
     assert {row["line"] for row in lines} == set(cases._LINES.values()) - {"a step"}
     assert [row["a step"] for row in lines] == sorted((row["a step"] for row in lines), reverse=True)
-    assert rest["line"] == "the rest"
-    assert rest["a step"] > 0
+    assert (rest["line"], rest["a step"] > 0) == ("the rest", True)
     assert sum(row["of it"] for row in (*lines, rest)) == pytest.approx(1)
     assert pictures.slowest(tabulate([*lines, rest], units={"a step": "s", "of it": "percent"}))
 
@@ -102,7 +102,7 @@ def test_each_gap_of_the_published_trace_lies_under_nccl_and_the_exercise_is_as_
         assert any(0 < gap.end_s - n.end_s < 5e-6 for n in spans(h100, "stream 23", "NCCL"))
     assert len(gaps) == 4
     pairs = zip(spans(made_up, "stream 7", "gap"), spans(made_up, "Python", "launch"), strict=True)
-    late = [gap.start_s < launch.start_s and gap.end_s - launch.start_s < 2e-5 for gap, launch in pairs]
+    late = [gap.start_s < launch.start_s and gap.end_s - launch.end_s < 2e-5 for gap, launch in pairs]
     assert late == [True, True, False, True], "only the third kernel was launched before its gap"
 
 

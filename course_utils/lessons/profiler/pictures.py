@@ -26,7 +26,7 @@ _H100 = {
 _MADE_UP = {
     "Python": (
         "line 0 3 __next__; line 3 4.2 forward; line 4.2 8 loss.item(); line 8 10.8 backward; line 10.8 14 optimizer; "
-        "line 14 20 write log; line 20 21 forward; launch 3.19 3.4; launch 8.99 9.2; launch 13 13.2; launch 20.19 20.4"
+        "line 14 20 write log; line 20 21 forward; launch 3 3.2; launch 8.8 9; launch 13 13.2; launch 20 20.2"
     ),
     "stream 7": (
         "kernel 0 1; gap 1 3.2 1; kernel 3.2 8 forward; gap 8 9 2; kernel 9 13.6 backward; gap 13.6 16 3; "

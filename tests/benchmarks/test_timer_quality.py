@@ -43,9 +43,10 @@ def test_it_answers_every_question_and_goes_on_where_it_was_stopped(tmp_path: Pa
 
 
 def test_the_load_is_real_and_ends_when_the_block_fails():
+    others = psutil.Process().children(recursive=True)  # other tests' loaders keep their workers for a while
     with contextlib.suppress(ZeroDivisionError), benchmark.busy_programs(1, 1) as pids:
         watched = [psutil.Process(pid) for pid in pids]
-        assert psutil.Process().children(recursive=True) == []
+        assert set(psutil.Process().children(recursive=True)) <= {*others}
         before = [sum(process.cpu_times()[:2]) for process in watched]
 
         def all_worked():

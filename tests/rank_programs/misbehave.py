@@ -74,8 +74,7 @@ def be_killed_in_mid_traceback() -> None:
     from torch.distributed.elastic.multiprocessing.errors import error_handler
 
     def write_half(_: object, file: TextIO) -> None:
-        file.write("{")
-        file.flush()
+        print("{", file=file, flush=True)
         os.kill(os.getpid(), signal.SIGKILL)
 
     if RANK == 1:

@@ -120,14 +120,3 @@ def edit_record(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
 
 
 # Edits of a record's data
-
-
-def set_cells(name: str, column: str, value: Any) -> Callable[[dict[str, Any]], None]:
-    """Put a value into a column of a table; it may be a function of the row."""
-
-    def edit(data: dict[str, Any]) -> None:
-        columns = data[name]["columns"]
-        for row in data[name]["rows"]:
-            row[columns.index(column)] = value(dict(zip(columns, row, strict=True))) if callable(value) else value
-
-    return edit

@@ -12,8 +12,11 @@ import pytest
 import torch
 from torch import nn
 
-from course_utils.lessons.flatten_parameters.stand_in import MORE_OPERATIONS, WARNING, examine, is_flat
+from course_utils.lessons.flatten_parameters import cases
+from course_utils.lessons.flatten_parameters.stand_in import WARNING, examine, is_flat
+from course_utils.measure.compare import compare
 from course_utils.measure.devices import CudaDevice
+from tests.flatten_operations import OPERATIONS
 
 MIB = 2**20
 if torch.version.hip is not None:
@@ -47,7 +50,7 @@ def test_warning_comes_exactly_when_scattered(kind: type[nn.RNNBase]) -> None:
 
 
 def test_each_row_of_the_table() -> None:
-    operations = {"copy.deepcopy": copy.deepcopy, **MORE_OPERATIONS}
+    operations = dict(OPERATIONS)
     if not torch.cuda.is_bf16_supported(including_emulation=False):
         del operations[".bfloat16()"]
     for name, change in operations.items():
@@ -100,6 +103,11 @@ def test_autocast_flattens_whatever_it_gets_and_computes_in_float16(dtype: torch
     with torch.autocast("cuda", dtype):
         assert not warns(lambda: scattered(x))
         assert scattered(x)[0].dtype == torch.float16
+
+
+def test_rnns_of_8_units_can_be_compared_whatever_their_layers() -> None:
+    for rnn in cases.QUESTIONS:
+        compare(cases.tiny(rnn), check=cases.agree, budget_s=0.05)
 
 
 @pytest.fixture(autouse=True)

@@ -1,9 +1,8 @@
-"""`flatten_parameters`: its code to paste, and a scripted module; facts about torch are in its lesson.yml."""
+"""`flatten_parameters`: the table and code of its reference page."""
 
 from __future__ import annotations
 
-import io
-import json
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -12,37 +11,35 @@ import torch
 from torch import nn
 from torch.nn.utils.parametrizations import weight_norm
 
-from course_utils.lessons.flatten_parameters.stand_in import (
-    CountingLSTM,
-    cloned,
-    is_flat,
-    lay_flat,
-)
-from course_utils.records.lessons import find_lesson
+from authoring.reference_pages import reference_pages
+from course_utils import recorded
+from course_utils.lessons.flatten_parameters.stand_in import FlatteningLSTM, examine, lay_flat
+from tests.flatten_operations import OPERATIONS, cloned
 
-NOTEBOOK = find_lesson("flatten_parameters").path
+[TEXT] = [page.read_text("utf-8") for page in reference_pages() if page.stem == "flatten_parameters"]
 
 
 @pytest.fixture(scope="module")
 def is_scattered() -> Callable[[nn.RNNBase], bool]:
-    """The function that the lesson gives to paste."""
-    cells = json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
-    [source] = ["".join(cell["source"]) for cell in cells if "def is_scattered" in "".join(cell["source"])]
+    """The function that the reference page gives to paste."""
     namespace: dict[str, Any] = {}
-    exec(source, namespace)
+    exec(re.search(r"```python\n(.*?)```", TEXT, re.DOTALL)[1], namespace)
     return namespace["is_scattered"]
 
 
-def test_pasted_code_stands_a_missing_weight(is_scattered: Callable[[nn.RNNBase], bool]) -> None:
-    rnn = nn.LSTM(8, 8)
-    del rnn._parameters["weight_hh_l0"]
-    rnn.to("cpu")
-    assert None in rnn._flat_weights
-    assert is_scattered(rnn)
+def test_the_table_of_operations_is_what_the_rules_give_and_its_warnings_are_the_records() -> None:
+    rows = dict(re.findall(r"^\| (.+?) \| (?:copies all|flattens|in place) \| (.+? \| .+?) \|$", TEXT, re.MULTILINE))
+    warned = recorded("flatten_parameters/what_scatters_it_cuda", machine="nvidia-h200")
+    assert set(rows) == set(OPERATIONS) == set(warned.labels)
+    for name, change in OPERATIONS.items():
+        found = examine(change)
+        flattens = "flattens" if found["called in forward 2"] else "in place"
+        later = "copies all" if found["scattered in forward 2"] else flattens
+        assert rows[name] == f"{later} | {'yes' if warned[name]['cuDNN warns'] else 'no'}", name
 
 
 def test_one_forward_brings_the_pasted_answer_up_to_date(is_scattered: Callable[[nn.RNNBase], bool]) -> None:
-    assigned, normed, x = CountingLSTM(8, 8), CountingLSTM(8, 8), torch.zeros(1, 1, 8)
+    assigned, normed, x = FlatteningLSTM(8, 8), FlatteningLSTM(8, 8), torch.zeros(1, 1, 8)
     for rnn in (assigned, normed):
         lay_flat(rnn._flat_weights)
         assert not is_scattered(rnn)
@@ -54,23 +51,6 @@ def test_one_forward_brings_the_pasted_answer_up_to_date(is_scattered: Callable[
         rnn(x)
     assert not is_scattered(assigned)
     assert not is_scattered(normed)
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_a_scripted_module_has_no_such_call_and_keeps_the_layout_it_was_saved_with() -> None:
-    for flat in (False, True):
-        rnn = nn.LSTM(8, 8)
-        if flat:
-            lay_flat(list(rnn.parameters()))
-        file = io.BytesIO()
-        torch.jit.save(torch.jit.script(rnn), file)
-        file.seek(0)
-        loaded = torch.jit.load(file)
-        with pytest.raises(
-            AttributeError, match="'RecursiveScriptModule' object has no attribute 'flatten_parameters'"
-        ):
-            loaded.flatten_parameters()
-        assert is_flat([getattr(loaded, name) for name in rnn._flat_weights_names]) == flat
 
 
 def test_pasted_code_does_not_see_gaps_nor_missing_biases(is_scattered: Callable[[nn.RNNBase], bool]) -> None:

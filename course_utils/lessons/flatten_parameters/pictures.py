@@ -15,7 +15,7 @@ from course_utils.show.formats import format_seconds, listed
 from course_utils.show.tables import Column, Grid
 from course_utils.show.timeline import Span, Timeline, timeline
 
-_COLOURS = {"GPU, flat": "green", "GPU, more": "orange", "CPU, flat": "", "CPU, more": "blue"}
+_COLOURS = {"GPU, flat": "green", "GPU, more": "orange", "CPU, flat": "grey", "CPU, more": "blue"}
 
 
 def copying(rules: Table) -> list[str]:
@@ -55,7 +55,7 @@ def bars(lstm: Sweep) -> Timeline:
         more, gpu = copied.median_s - flat.median_s, copied.queued_ahead_s - flat.queued_ahead_s
         lost.append(f"{format_seconds(more)} at {point.value:,} units (the GPU: {format_seconds(gpu)})")
     says = f"After deepcopy, a call loses {listed(lost)}."
-    return timeline(says, panels, _COLOURS, says, **lstm.stamp("medians. CPU: the GPU waits for it"))
+    return timeline(says, panels, _COLOURS, says, True, **lstm.stamp("medians. CPU: the GPU waits for it"))
 
 
 def questions(tiny: Sweep) -> str:

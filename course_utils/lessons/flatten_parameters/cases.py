@@ -56,7 +56,6 @@ def _build(
 
 
 def language_model(way: str, width: int) -> Callable[[], list[torch.Tensor]]:
-    """A training step with AdamW on real text; it returns the loss and a row of the weights after the update."""
     model = LSTMLanguageModel(width=width).cuda()
     model.rnn = model.rnn if way == "flat" else copy.deepcopy(model.rnn)
     optimizer = torch.optim.AdamW(model.parameters())

@@ -19,16 +19,16 @@ _COLOURS = {"GPU, flat": "green", "GPU, more": "orange", "CPU, flat": "grey", "C
 
 
 def copying(rules: Table) -> list[str]:
-    """The operations after which each call copies all weights: for this call alone, or by flattening them anew."""
+    """After which operations each call copies all weights: for this call alone, or by flattening them anew."""
     return [row["operation"] for row in rules if row["scattered in forward 2"] or row["called in forward 2"]]
 
 
 def which_copy(rules: Table, on_gpu: Table | None = None) -> Card:
-    """Which of the eight leave an LSTM that copies in each call; on a GPU, where PyTorch warns of it."""
     says, columns = f"{len(copying(rules))} of 8 leave an LSTM that copies in each call.", {"copies": copying(rules)}
     if on_gpu is not None:
-        columns["PyTorch warns"] = [name for name in EIGHT if on_gpu[name]["cuDNN warns"]]
-        says += f" PyTorch warns of {len(columns['PyTorch warns'])}."
+        head = f"PyTorch warns ({on_gpu.environment.short_name})"
+        columns[head] = [name for name in EIGHT if on_gpu[name]["cuDNN warns"]]
+        says += f" PyTorch warns of {len(columns[head])}."
     texts = {head: tuple("yes" if name in those else "no" for name in EIGHT) for head, those in columns.items()}
     table = Grid("", tuple(Column(head, cells, numeric=False) for head, cells in {"": (*EIGHT,), **texts}.items()))
     return replace(rules.card(), sentence=says, table=table)
@@ -59,8 +59,9 @@ def bars(lstm: Sweep) -> Timeline:
 
 
 def questions(tiny: Sweep) -> str:
-    """What a scattered call of 8 units takes more of the CPU, and how many questions PyTorch's source asks in it."""
-    cases = [[point.comparison[way].measurement for way in ("flat", "scattered")] for point in tiny]
-    more = [format_seconds(copied.enqueue_median_s - flat.enqueue_median_s) for flat, copied in cases]
-    asked = [f"{QUESTIONS[point.value]:,} questions ({point.value})" for point in tiny]
-    return f"CPU, more: {listed(map(' for '.join, zip(more, asked, strict=True)))}."
+    words = []
+    for point in tiny:
+        flat, copied = (point.comparison[way].measurement for way in ("flat", "scattered"))
+        more = format_seconds(copied.enqueue_median_s - flat.enqueue_median_s)
+        words.append(f"{more} for {QUESTIONS[point.value]:,} questions ({point.value})")
+    return f"CPU, more: {listed(words)}."

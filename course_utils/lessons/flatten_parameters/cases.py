@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,8 +15,8 @@ from course_utils.materials.text import library_text, text_batches
 from course_utils.measure.fresh import Fresh, fresh
 
 WAYS = "flat", "scattered", "flattened once", "flattened in every forward"
-# To cuDNN, by PyTorch's source, where weights belong: 100 for each gate's matrix and bias, each layer and direction.
-QUESTIONS = {"GRU": 1200, "LSTM": 1600, "LSTM, 4 layers, 2 directions": 12_800}
+# Who asks cuDNN how often where weights belong, by PyTorch's source: 100 for each gate's matrix and bias of a layer.
+QUESTIONS = {400: nn.RNN, 1200: nn.GRU, 1600: nn.LSTM, 12_800: partial(nn.LSTM, num_layers=4, bidirectional=True)}
 
 
 def agree(expected: Sequence[torch.Tensor], actual: Sequence[torch.Tensor]) -> bool:
@@ -27,16 +28,15 @@ def ways(hidden: int, chosen: Sequence[str] = WAYS, **settings: Any) -> dict[str
     return {way: fresh(_build, way, hidden, **settings) for way in chosen}
 
 
-def tiny(rnn: str) -> dict[str, Fresh]:
-    shape = {"num_layers": 4, "bidirectional": True} if "4 layers" in rnn else {}
-    return ways(8, WAYS[:2], layer=nn.GRU if rnn == "GRU" else nn.LSTM, length=1, **shape)
+def tiny(questions: int) -> dict[str, Fresh]:
+    return ways(8, WAYS[:2], layer=QUESTIONS[questions], length=1)
 
 
 def _build(
-    way: str, hidden: int, layer: type = nn.LSTM, length: int = 32, training: bool = False, step: int = 0, **shape: Any
+    way: str, hidden: int, layer: Any = nn.LSTM, length: int = 32, training: bool = False, step: int = 0
 ) -> Callable[[], list[torch.Tensor]]:
     """Calls of ``step`` time steps each, by default one for all, with or without a backward pass."""
-    rnn, x = layer(hidden, hidden, **shape).cuda(), torch.randn(length, 32, hidden, device="cuda")
+    rnn, x = layer(hidden, hidden).cuda(), torch.randn(length, 32, hidden, device="cuda")
     rnn.requires_grad_(training).train(training)
     rnn = rnn if way == "flat" else copy.deepcopy(rnn)
     if way != "scattered":

@@ -1,12 +1,12 @@
-"""What the lesson shows: who copies in each call, whose time a call takes, to scale, and what a question costs."""
+"""What the lesson shows: who copies in each call, and whose time a call takes, to scale."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from itertools import accumulate
 
-from course_utils.lessons.flatten_parameters.cases import QUESTIONS
 from course_utils.lessons.flatten_parameters.stand_in import EIGHT
+from course_utils.records.kinds.comparison import Comparison
 from course_utils.records.kinds.measurement import Measurement
 from course_utils.records.kinds.sweep import Sweep
 from course_utils.records.kinds.table import Table
@@ -15,7 +15,8 @@ from course_utils.show.formats import format_seconds, listed
 from course_utils.show.tables import Column, Grid
 from course_utils.show.timeline import Span, Timeline, timeline
 
-_COLOURS = {"GPU, flat": "green", "GPU, more": "orange", "CPU, flat": "grey", "CPU, more": "blue"}
+_WHOLE = "GPU and CPU, not taken apart"
+_COLOURS = {"GPU, flat": "green", "GPU, more": "orange", "CPU, flat": "grey", "CPU, more": "blue", _WHOLE: "purple"}
 
 
 def copying(rules: Table) -> list[str]:
@@ -35,33 +36,30 @@ def which_copy(rules: Table, on_gpu: Table | None = None) -> Card:
 
 
 def _lane(flat: Measurement, call: Measurement) -> list[Span]:
-    """The parts of a call, the GPU's own work first, then its waiting; what is less than a microsecond is not drawn."""
-    own_s, idle_s = flat.queued_ahead_s, flat.median_s - flat.queued_ahead_s
-    more_s, waits_s = call.queued_ahead_s - own_s, call.median_s - call.queued_ahead_s
+    """The GPU's own work, then its waiting, where both were queued ahead: between events, the CPU's gaps are in it."""
+    if None in (flat.prequeued_s, call.prequeued_s):
+        return [Span(0, call.median_s, _WHOLE, format_seconds(call.median_s))]
+    own_s, idle_s = flat.prequeued_s, flat.median_s - flat.prequeued_s
+    more_s, waits_s = call.prequeued_s - own_s, call.median_s - call.prequeued_s
     parts = own_s, more_s, min(idle_s, waits_s), max(waits_s - idle_s, 0.0)
-    drawn = zip(_COLOURS, parts, accumulate(parts), strict=True)
+    drawn = zip(_COLOURS, parts, accumulate(parts), strict=False)
     return [Span(end - part, end, what, format_seconds(part)) for what, part, end in drawn if part > 1e-6]
 
 
-def bars(lstm: Sweep) -> Timeline:
-    """A call of a flat and of a deepcopied LSTM by size, to scale: the GPU's work, and its waiting for the CPU."""
+def bars(sweep: Sweep, unit: str = "units") -> Timeline:
+    """A call of a flat and of a deepcopied LSTM, to scale: the GPU's work and its waiting, where these are known."""
     panels, lost = {}, []
-    for point in lstm:
+    for point in sweep:
         flat, copied = (point.comparison[way].measurement for way in ("flat", "scattered"))
-        panels[f"{point.value:,} units"] = {
-            f"flat, {format_seconds(flat.median_s)}": _lane(flat, flat),
-            f"copied, {format_seconds(copied.median_s)}": _lane(flat, copied),
-        }
-        more, gpu = copied.median_s - flat.median_s, copied.queued_ahead_s - flat.queued_ahead_s
-        lost.append(f"{format_seconds(more)} at {point.value:,} units (the GPU: {format_seconds(gpu)})")
+        at, own_s = f"{point.value:,} {unit}", [flat.prequeued_s, copied.prequeued_s]
+        lanes = {"flat": flat, "copied": copied}.items()
+        panels[at] = {f"{name}, {format_seconds(call.median_s)}": _lane(flat, call) for name, call in lanes}
+        gpu = "" if None in own_s else f" (the GPU: {format_seconds(own_s[1] - own_s[0])})"
+        lost.append(f"{format_seconds(copied.median_s - flat.median_s)} at {at}{gpu}")
     says = f"After deepcopy, a call loses {listed(lost)}."
-    return timeline(says, panels, _COLOURS, says, True, **lstm.stamp("medians. CPU: the GPU waits for it"))
+    return timeline(says, panels, _COLOURS, says, True, **sweep.stamp("medians. CPU: the GPU waits for it"))
 
 
-def questions(tiny: Sweep) -> str:
-    words = []
-    for point in tiny:
-        flat, copied = (point.comparison[way].measurement for way in ("flat", "scattered"))
-        more = format_seconds(copied.enqueue_median_s - flat.enqueue_median_s)
-        words.append(f"{more} for {QUESTIONS[point.value]:,} questions ({point.value})")
-    return f"CPU, more: {listed(words)}."
+def smallest(sweep: Sweep) -> Comparison:
+    """The first size's card; that of all sizes calls a time between events the GPU's own work, too."""
+    return replace(sweep.points[0].comparison, name=sweep.name, whose=sweep.whose, notes=sweep.notes)

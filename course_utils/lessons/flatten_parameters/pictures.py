@@ -62,4 +62,6 @@ def bars(sweep: Sweep, unit: str = "units") -> Timeline:
 
 def smallest(sweep: Sweep) -> Comparison:
     """The first size's card; that of all sizes calls a time between events the GPU's own work, too."""
-    return replace(sweep.points[0].comparison, name=sweep.name, whose=sweep.whose, notes=sweep.notes)
+    point = sweep.points[0]
+    says = f"At {point.value:,} units, {point.comparison['scattered'].words}"
+    return replace(point.comparison, name=sweep.name, whose=sweep.whose, notes=sweep.notes, says=says)

@@ -33,9 +33,8 @@ def test_the_table_of_operations_is_what_the_rules_give_and_its_warnings_are_the
     warned = recorded("flatten_parameters/what_scatters_it_cuda", machine="nvidia-h200")
     assert set(rows) == set(OPERATIONS) == set(warned.labels)
     for name, change in OPERATIONS.items():
-        found = examine(change)
-        flattens = "flattens" if found["called in forward 2"] else "in place"
-        later = "copies all" if found["scattered in forward 2"] else flattens
+        scattered, called = examine(change).values()
+        later = "copies all" if scattered else "flattens" if called else "in place"
         assert rows[name] == later + (", with a warning" if warned[name]["cuDNN warns"] else ""), name
 
 

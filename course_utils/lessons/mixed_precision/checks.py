@@ -55,9 +55,8 @@ def _misplaced(run: _Run) -> str | None:
     if "scale" not in calls:
         return "no_scaling"
     if "step" not in calls:
-        if calls[-2:] == ["unscale_"] * 2:
-            return None
-        return "early_update" if "update" in calls and torch.equal(run.weights(), _Run().weights()) else "own_step"
+        early = "update" in calls and torch.equal(run.weights(), _Run().weights())
+        return "early_update" if early else None if calls[-2:] == ["unscale_"] * 2 else "own_step"
     if "update" not in calls:
         # Two calls of unscale_ after step: its own, and one that comes too late.
         return "late_unscale" if calls[-2:] == ["unscale_"] * 2 else "no_update"

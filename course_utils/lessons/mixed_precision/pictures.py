@@ -53,7 +53,7 @@ def peaks(vocabulary: Comparison) -> Card:
     """What a step with many classes needs by precision, and what three tensors of its logits' size take."""
     peak = {case.label: case.measurement.peak_allocated_bytes for case in vocabulary}
     says = f"In {(last := vocabulary.labels[-1])} the step needs {peak[last] / peak['fp32']:.0%} of fp32's memory."
-    peak["3 × the logits (worked out)"] = 3 * 4 * VOCABULARY * vocabulary.parameters["tokens"]
+    peak["worked out: 3 × logits"] = 3 * 4 * VOCABULARY * vocabulary.parameters["tokens"]
     rows = tuple(Row(name, "", bytes_text(size), "", Bar(0.0, size, size)) for name, size in peak.items())
     axis = Axis(0.0, most := max(peak.values()), ((0.0, "0"), (most, bytes_text(most))))
     stamp = vocabulary.stamp(f"{VOCABULARY:,} classes, {vocabulary.parameters['tokens']:,} tokens")

@@ -88,7 +88,6 @@ def check_scaled_step(answer: Any) -> str | None:
     if any(abs(number(norm) - right) > 1e-4 * right for norm, right in zip(norms, true, strict=True)):
         raise NotRight("The steps are right, and the norm that you return is not that of the unscaled gradients.")
     before, scale = run.weights(), run.scaler.get_scale()
-    run.optimizer.zero_grad()
     ask(answer, run.loss(blow_up=1e30), run.model, run.optimizer, run.scaler)
     if run.scaler.get_scale() != scale / 2:
         raise NotRight("After a step with gradients that are not finite, the scale should have been halved.")

@@ -28,10 +28,10 @@ def ladders(steps: Sweep) -> Timeline:
             if own_s < 0.95 * whole_s:  # less is no wait that one could see
                 bar.append(Span(own_s, whole_s, "GPU waits for Python", "waits"))
             lanes[f"{case.label}, {format_seconds(whole_s)}"] = bar
-            alt.append(f"{step} in {case.label}: {format_seconds(own_s)} of {format_seconds(whole_s)}")
+            alt.append(f"{format_seconds(own_s)} of {step}, {case.label}, {format_seconds(whole_s)}")
         panels[step.capitalize()] = lanes
-    narrow = {case.label: format_seconds(case.measurement.queued_ahead_s) for case in steps["narrow step"]}
-    says = f"In the narrow step the GPU works {narrow['fp32']} in fp32, {narrow['bf16']} in bf16. The rest is Python."
+    fp32, bf16 = (format_seconds(steps["narrow step"][each].measurement.queued_ahead_s) for each in ("fp32", "bf16"))
+    says = f"In the narrow step the GPU works {fp32} in fp32, {bf16} in bf16. The rest it waits for Python."
     stamp = steps.stamp("medians; each wait is drawn in one piece")
     return timeline(says, panels, _COLOURS, f"The GPU works: {listed(alt)}.", legend=True, **stamp)
 
@@ -40,11 +40,12 @@ def by_tokens(trained: Table, at: int = 0) -> StoredView:
     """Where trainings end, by the number of tokens in their loss: a slider over it."""
     ends = {row["tokens"]: {name: row[name] for name in [*row][1:] if row[name] is not None} for row in trained}
     low, high = (end(loss for row in ends.values() for loss in row.values()) for end in (min, max))
-    cards, axis = [], Axis(low := low - 0.01, high, ((low, f"{low:.2f}"), (high, f"{high:.2f}")))
+    cards, axis = [], Axis(low, high, ((low, f"{low:.2f}"), (high, f"{high:.2f}")))
     stamp = trained.stamp("mean loss of the last 20 steps, nats per byte")
     for tokens, row in ends.items():
-        rows = tuple(Row(name, "", f"{loss:.3f}", "", Bar(low, loss, loss)) for name, loss in row.items())
-        says = f"{tokens} tokens in a loss: without a scaler, fp16 ends {row['fp16'] - row['fp32']:+.3f} from fp32."
+        fp32, gap = row["fp32"], row["fp16"] - row["fp32"]
+        rows = tuple(Row(name, "", f"{to:.3f}", "", Bar(*sorted((to, fp32)), to)) for name, to in row.items())
+        says = f"{tokens} tokens in a loss: unscaled, fp16 ends {abs(gap):.3f} {'above' if gap > 0 else 'below'} fp32."
         cards.append((tokens, Card(says, rows, axis, heads=("", "loss"), **stamp)))
     return slider("tokens in a loss", cards, replace(trained.card(), sentence=says), at)
 

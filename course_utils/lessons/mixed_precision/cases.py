@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -16,11 +18,7 @@ from course_utils.measure.machine import course_size
 
 VOCABULARY = 50_304  # GPT-2's 50,257, rounded up to a multiple of 64
 
-_PRECISIONS: Mapping[str, Mapping[str, Any]] = {
-    "bf16": {"autocast": torch.bfloat16},
-    "fp16": {"autocast": torch.float16},
-    "fp16 + scaler": {"autocast": torch.float16, "scaler": True},
-}
+_AUTOCAST = {"fp16": torch.float16, "fp16 + scaler": torch.float16, "bf16": torch.bfloat16}
 
 
 def device() -> str:
@@ -34,23 +32,18 @@ def _rungs() -> tuple[str, ...]:
     return ("fp32", "TF32", "bf16") if torch.cuda.is_tf32_supported() else ("fp32", "fp16 + scaler")
 
 
-def _switched(precision: str) -> Mapping[str, Any]:
+def _switched(precision: str) -> torch.dtype | None:
+    """Set how fp32 products are computed, and the seed; returns what autocast is to cast to."""
     torch.set_float32_matmul_precision("high" if precision == "TF32" else "highest")
     torch.manual_seed(0)
-    return _PRECISIONS.get(precision, {})
+    return _AUTOCAST.get(precision)
 
 
 def trainer(precision: str, model: nn.Module, share: float = 1.0) -> Callable[..., torch.Tensor]:
-    """A model's training step with AdamW.
-
-    ``share`` is what part of a larger step a batch stands for. The loss is multiplied by it, and AdamW's eps, too:
-    without rounding, the steps would be the same for every share.
-    """
-    how = _switched(precision)
-    # The default on CUDA, set so that a CPU does the same.
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, eps=1e-8 * share, foreach=True)
-    where, dtype = next(model.parameters()).device.type, how.get("autocast")
-    scaler = torch.amp.GradScaler(where, enabled="scaler" in how)  # one that is not enabled does nothing
+    """A training step: ``share`` multiplies the loss, and AdamW's eps, so that only rounding makes a difference."""
+    where, dtype = next(model.parameters()).device.type, _switched(precision)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, eps=1e-8 * share, foreach=True)  # as CUDA's default
+    scaler = torch.amp.GradScaler(where, enabled="scaler" in precision)  # one that is not enabled does nothing
 
     def step(inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         with torch.autocast(where, dtype=dtype, enabled=dtype is not None):
@@ -71,8 +64,8 @@ def gpt(width: int, layers: int, length: int, vocabulary: int = 256) -> GPT:
 
 
 def _step_of(precision: str, width: int, layers: int, batch: int, length: int, **more: int) -> Callable[[], Any]:
-    """A training step on random pieces of text; in the course's own tests on one of them."""
-    batch = 1 if course_size() == "test" else batch
+    """A training step on random pieces of text; in the course's own tests on one short one."""
+    batch, length = (1, min(length, 64)) if course_size() == "test" else (batch, length)
     pieces = next(text_batches(library_text(2**20), batch, length, steps=1, device=device()))
     step = trainer(precision, gpt(width, layers, length, **more).to(device()))
     return lambda: step(*pieces)
@@ -80,7 +73,7 @@ def _step_of(precision: str, width: int, layers: int, batch: int, length: int, *
 
 def _product(precision: str, n: int) -> Callable[[], torch.Tensor]:
     """A product of two square matrices that have the precision's dtype already."""
-    a, b = torch.randn(2, n, n, device=device()).to(_switched(precision).get("autocast", torch.float32))
+    a, b = torch.randn(2, n, n, device=device()).to(_switched(precision) or torch.float32)
     return lambda: a @ b
 
 
@@ -94,22 +87,29 @@ def close(one: torch.Tensor, other: torch.Tensor) -> bool:
     return bool((other.float() - one.float()).norm() <= 0.02 * one.float().norm())
 
 
-def _trained(precision: str, share: float, length: int = 32, batch: int = 2) -> float:
+def _text(classes: int) -> torch.Tensor:
+    """A text as bytes; with more classes as words and single signs, of which all rare ones are one class."""
+    if classes == 256:
+        return library_text(2**20)
+    words = re.findall(r"\w+|\W", bytes(library_text(2**22).numpy()).decode(errors="replace"))
+    known = {word: number for number, (word, _) in enumerate(Counter(words).most_common(classes - 1))}
+    return torch.tensor([known.get(word, classes - 1) for word in words])
+
+
+def _trained(precision: str, text: torch.Tensor, classes: int, share: float = 1.0) -> float:
     """The loss of a tiny GPT in the last twenty of 200 steps on a CPU; the course's own tests take only ten steps."""
-    steps = 10 if course_size() == "test" else 200
-    step = trainer(precision, gpt(width=32, layers=2, length=length), share)
-    losses = [step(*each).item() for each in text_batches(library_text(2**20), batch, length, steps)]
-    return sum(losses[-20:]) / len(losses[-20:])
+    step = trainer(precision, gpt(32, 2, 32, classes), share)
+    batches = text_batches(text, batch=2, length=32, steps=10 if course_size() == "test" else 200)
+    return torch.stack([step(*each) for each in batches][-20:]).mean().item()
 
 
-def by_tokens(tokens: Sequence[int]) -> list[dict[str, Any]]:
-    """The loss after a training in fp16, by the tokens that it stands for: a batch has only 64.
-
-    What rescues a training is tried at the last of them. In fp32 the number changes nothing.
-    """
-    loss, rows = _trained("fp32", 1.0), []
-    for count in tokens:
-        share = 64 / count
-        rescued = {name: _trained(name, share) if count == tokens[-1] else None for name in ("fp16 + scaler", "bf16")}
-        rows.append({"tokens": f"{count:,}", "fp32": loss, "fp16": _trained("fp16", share), **rescued})
+def by_tokens(over: Mapping[int, Sequence[int]], rescued: int) -> list[dict[str, Any]]:
+    """The loss after a training in fp16, by classes and the tokens that it stands for: a batch has only 64."""
+    rows = []
+    for classes, counts in over.items():
+        fp32 = _trained("fp32", text := _text(classes), classes)  # there the tokens change nothing
+        for tokens in counts:
+            tried = _AUTOCAST if tokens == rescued else ("fp16",)
+            ends = {name: _trained(name, text, classes, 64 / tokens) if name in tried else None for name in _AUTOCAST}
+            rows.append({"a loss over": f"{tokens:,} tokens, {classes:,} classes", "fp32": fp32} | ends)
     return rows

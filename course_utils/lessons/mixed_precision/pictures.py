@@ -14,12 +14,10 @@ from course_utils.show.formats import format_seconds, listed
 from course_utils.show.timeline import Span, Timeline, timeline
 from course_utils.show.viewer import StoredView, slider
 
-_COLOURS = {"GPU works": "green", "GPU waits for Python": "grey"}
-
 
 def ladders(steps: Sweep) -> Timeline:
     """What of each step the GPU works, and what it waits for Python; both ladders on one axis."""
-    panels, alt = {}, []
+    panels, works = {}, []
     for step in ("wide step", "narrow step"):
         lanes = {}
         for case in steps[step]:
@@ -28,26 +26,28 @@ def ladders(steps: Sweep) -> Timeline:
             if own_s < 0.95 * whole_s:  # less is no wait that one could see
                 bar.append(Span(own_s, whole_s, "GPU waits for Python", "waits"))
             lanes[f"{case.label}, {format_seconds(whole_s)}"] = bar
-            alt.append(f"{format_seconds(own_s)} of {step}, {case.label}, {format_seconds(whole_s)}")
+            works.append(f"{format_seconds(own_s)} of {step}, {case.label}, {format_seconds(whole_s)}")
         panels[step.capitalize()] = lanes
     fp32, bf16 = (format_seconds(steps["narrow step"][each].measurement.queued_ahead_s) for each in ("fp32", "bf16"))
     says = f"In the narrow step the GPU works {fp32} in fp32, {bf16} in bf16. The rest it waits for Python."
-    stamp = steps.stamp("medians; each wait is drawn in one piece")
-    return timeline(says, panels, _COLOURS, f"The GPU works: {listed(alt)}.", legend=True, **stamp)
+    alt, stamp = f"The GPU works: {listed(works)}.", steps.stamp("medians; each wait is drawn in one piece")
+    colours = {"GPU works": "green", "GPU waits for Python": "grey"}
+    return timeline(says, panels, colours, alt, legend=True, **stamp)
 
 
 def by_tokens(trained: Table, at: int = 0) -> StoredView:
-    """Where trainings end, by the number of tokens in their loss: a slider over it."""
-    ends = {row["tokens"]: {name: row[name] for name in [*row][1:] if row[name] is not None} for row in trained}
+    """Where trainings end, by the number of tokens and classes in their loss: a slider over them."""
+    over, *names = trained.columns
+    ends = {row[over]: {name: row[name] for name in names if row[name] is not None} for row in trained}
     low, high = (end(loss for row in ends.values() for loss in row.values()) for end in (min, max))
     cards, axis = [], Axis(low, high, ((low, f"{low:.2f}"), (high, f"{high:.2f}")))
-    stamp = trained.stamp("mean loss of the last 20 steps, nats per byte")
-    for tokens, row in ends.items():
+    stamp = trained.stamp("one seed; mean loss of the last 20 steps, nats per byte or word")
+    for size, row in ends.items():
         fp32, gap = row["fp32"], row["fp16"] - row["fp32"]
         rows = tuple(Row(name, "", f"{to:.3f}", "", Bar(*sorted((to, fp32)), to)) for name, to in row.items())
-        says = f"{tokens} tokens in a loss: unscaled, fp16 ends {abs(gap):.3f} {'above' if gap > 0 else 'below'} fp32."
-        cards.append((tokens, Card(says, rows, axis, heads=("", "loss"), **stamp)))
-    return slider("tokens in a loss", cards, replace(trained.card(), sentence=says), at)
+        says = f"{size}: unscaled, fp16 ends {abs(gap):.3f} {'above' if gap > 0 else 'below'} fp32."
+        cards.append((size, Card(says, rows, axis, heads=("", "loss"), **stamp)))
+    return slider(over, cards, replace(trained.card(), sentence=says), at)
 
 
 def peaks(vocabulary: Comparison) -> Card:

@@ -313,54 +313,6 @@ function cards(body) {
   return (state) => (body.innerHTML = state.card);
 }
 
-// Number formats
-
-function formats(body) {
-  const above = add(body, "div");
-  const svg = add(body, "svg");
-  const below = add(add(body, "p"), "small");
-
-  function bits(row) {
-    const code = document.createElement("code");
-    for (const part of ["sign", "exponent", "mantissa"]) {
-      add(code, "span", { class: part }, row[part]);
-      code.append(" ");
-    }
-    return code;
-  }
-
-  /** Marks; a bar if they are too dense. */
-  function marks({ ticks, dense }, left, room, y) {
-    const box = (x, wide) => `M${left + x * room} ${y - 7}h${wide}v14h${-wide}z`;
-    return dense ? box(ticks[0], (ticks[1] - ticks[0]) * room) : ticks.map((x) => box(x, 1.2)).join("");
-  }
-
-  function line(row, y, left, room) {
-    add(svg, "text", { x: left - 8, y: y + 4, class: "end" }, row.name);
-    add(svg, "path", { d: `M${left} ${y}h${room}`, class: "axis" });
-    add(svg, "path", { d: marks(row, left, room, y), class: "ticks" });
-    if (!row.ticks.length) add(svg, "text", { x: left + 6, y: y + 4, class: "note" }, "no number near the value");
-    if (row.mark === null) return;
-    add(svg, "path", { d: `M${left + row.mark * room} ${y - 9}l6 9l-6 9l-6 -9z`, class: "mark" });
-  }
-
-  return (state, width) => {
-    above.replaceChildren();
-    const cells = (row) => [row.name, bits(row), row.stored, row.spacing, row.error];
-    table(above, state.caption, state.heads, state.rows.map(cells));
-    const [left, room, bottom] = [96, width - 112, 30 + 26 * state.rows.length];
-    const middle = left + room / 2;
-    blank(svg, width, bottom + 24, state.words);
-    add(svg, "text", { x: 0, y: 16, class: "note" }, "A mark is a number of the format; the diamond is stored");
-    add(svg, "path", { d: `M${middle} 24V${bottom}`, class: "middle-line" });
-    state.rows.forEach((row, number) => line(row, 43 + 26 * number, left, room));
-    add(svg, "text", { x: left, y: bottom + 16, class: "note" }, "-12.5%");
-    add(svg, "text", { x: middle, y: bottom + 16, class: "middle note" }, "the value");
-    add(svg, "text", { x: left + room, y: bottom + 16, class: "end note" }, "+12.5%");
-    below.textContent = state.footnote;
-  };
-}
-
 // The memory of one call, to zoom into
 
 const HINT = `Point at a block to see what it is. Drag to zoom in, double-click to see the whole call; with the picture
@@ -598,7 +550,7 @@ function trace(body) {
 
 // Putting it together
 
-const VIEWS = { allocator, cards, cluster, formats, trace };
+const VIEWS = { allocator, cards, cluster, trace };
 const ABSENT = "This one was not computed ahead: choose another, or simulate it in JupyterLab.";
 
 /** What is to be drawn: Python's answer, or in a page the stored state that belongs to what is chosen. */

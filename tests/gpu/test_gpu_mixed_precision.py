@@ -1,4 +1,4 @@
-"""What only a GPU can show of `mixed_precision`: TF32, fp16 and bf16 arithmetic, fp8 products."""
+"""What only a GPU can show of `mixed_precision`: TF32 and bf16 arithmetic, and what a large vocabulary needs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from course_utils.lessons.mixed_precision.number_formats import FORMATS
+from course_utils import compare
+from course_utils.lessons.mixed_precision import cases
 from course_utils.materials.attention import relative_error
 from course_utils.measure.fresh import Switches
 
@@ -43,7 +44,7 @@ def test_the_switch_changes_products_by_what_the_mantissa_says() -> None:
     exact, short = (relative_error(product_with(precision, a, b), true) for precision in ("ieee", "tf32"))
     assert exact < 1e-5
     # Each operand is off by at most half of TF32's spacing if rounded, by all of it if cut.
-    assert 10 * exact < short < 2 * FORMATS["tf32"].epsilon
+    assert 10 * exact < short < 2 * 2.0**-10
 
 
 @needs_tensor_float
@@ -58,3 +59,10 @@ def test_autocast_does_softmax_and_norms_in_fp32_on_cuda() -> None:
         assert (x @ x).dtype == torch.bfloat16
         assert x.softmax(-1).dtype == F.layer_norm(x, (8,)).dtype == x.sum().dtype == torch.float32
         assert F.scaled_dot_product_attention(x[None], x[None], x[None]).dtype == torch.bfloat16
+
+
+def test_three_tensors_of_the_logits_size_stand_at_the_peak_in_each_precision() -> None:
+    steps = cases.ladder(256, 2, 1, 1024, vocabulary=cases.VOCABULARY)
+    compared = compare(steps, check=cases.close, budget_s=0.5)
+    logits = 4 * cases.VOCABULARY * 1024
+    assert all(3 <= case.measurement.peak_allocated_bytes / logits < 3.6 for case in compared), compared

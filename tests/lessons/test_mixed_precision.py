@@ -1,4 +1,4 @@
-"""`mixed_precision`: its own steps, and its code to paste; what it states of torch are facts in its lesson.yml."""
+"""`mixed_precision`: its steps, its pictures, its code to paste; what it states of torch are facts in lesson.yml."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ import re
 
 import pytest
 import torch
-from torch.nn import functional as F
 
-from course_utils.lessons.mixed_precision.recipes import gpt, gradients, lost, memory_parts, trainer
+from course_utils import compare, recorded
+from course_utils.lessons.mixed_precision import cases, pictures
 from course_utils.materials.models import MLP
 from course_utils.records.lessons import find_lesson
 from course_utils.records.notebook_files import read_notebook
 
-CPU = torch.device("cpu")
 LESSON = find_lesson("mixed_precision")
 
 
@@ -21,51 +20,41 @@ def test_the_share_of_a_step_changes_nothing_in_fp32() -> None:
     batch = torch.randn(16, 8), torch.arange(16) % 4
     trained = []
     for share in (1.0, 2.0**-13):
-        model, _, step = trainer("fp32", lambda: MLP((8, 16, 4)), CPU, share)
+        torch.manual_seed(0)
+        model = MLP((8, 16, 4))
+        step = cases.trainer("fp32", model, share)
         for _ in range(5):
             step(*batch)
         trained.append(torch.cat([parameter.detach().flatten() for parameter in model.parameters()]))
     torch.testing.assert_close(*trained)
 
 
-def test_gradients_are_those_of_the_loss_times_the_factor() -> None:
-    model, batch = MLP((8, 16, 4)), (torch.randn(16, 8), torch.arange(16) % 4)
-    once, at_output = gradients(model, batch, None)
-    scaled_up, _ = gradients(model, batch, None, 1024.0)
-    assert torch.equal(1024 * once, scaled_up)
-    logits = model(batch[0])
-    expected = (logits.softmax(-1) - F.one_hot(batch[1], 4)) / 16
-    torch.testing.assert_close(at_output, expected)
+def test_three_tensors_of_the_logits_size_stand_at_the_peak_in_either_precision() -> None:
+    steps = cases.ladder(32, 1, 1, 128, vocabulary=cases.VOCABULARY)
+    compared = compare(steps, check=cases.close, budget_s=0.2, parameters={"tokens": 128})
+    logits = 4 * cases.VOCABULARY * 128
+    for case in compared:
+        assert 3 <= case.measurement.peak_allocated_bytes / logits < 3.5
+    assert "worked out" in str(pictures.peaks(compared))
 
 
-def test_fp16_loses_a_large_vocabulary_at_4096_tokens_and_a_scale_brings_it_back() -> None:
-    torch.manual_seed(0)
-    batch = torch.randint(256, (2, 16)), torch.randint(256, (2, 16))
-    few, many = (lost(gpt(32, 1, 16, vocabulary)(), batch, 2**12) for vocabulary in (256, 50_257))
-    assert few["zeros, fp16"] < 0.5 < 0.99 < many["zeros, fp16"]
-    assert all(each["error, fp16, scaled"] < each["error, bf16"] for each in (few, many))
-
-
-def test_parts_of_the_memory_are_what_the_dtypes_say() -> None:
-    rows = {
-        row["recipe"]: row for name in ("fp32", "bf16", "bf16 weights") for row in memory_parts(name, [1], 32, 1, 16)
-    }
-    fp32, bf16, all_bf16 = (rows[f"{name}, batch 1"] for name in ("fp32", "bf16", "bf16 weights"))
-    for part in ("weights", "gradients"):
-        assert fp32[part] == bf16[part] == 2 * all_bf16[part]
-    assert fp32["casts"] == all_bf16["casts"] == 0
-    # The matrices of attention, MLP and output layer. A bias's cast is not kept for the backward pass.
-    assert bf16["casts"] == 2 * (12 * 32 * 32 + 256 * 32)
+def test_the_ladders_draw_no_more_work_than_a_step_takes() -> None:
+    shown = pictures.ladders(recorded("mixed_precision/baseline", machine="nvidia-h200"))
+    for lanes in shown.panels.values():
+        for spans in lanes.values():
+            assert [span.start_s for span in spans] == [0.0, *(span.end_s for span in spans[:-1])]
+    waits = {panel: sum(len(spans) == 2 for spans in lanes.values()) for panel, lanes in shown.panels.items()}
+    assert waits == {"Wide step": 1, "Narrow step": 3}
 
 
 # Code to paste, on other people's programs
 
 TAGGER = """
-class Tagger(nn.Module):
+class Tagger(torch.nn.Module):
     def __init__(self):
         super().__init__()
-        self.embed, self.lstm = nn.Embedding(1000, 32), nn.LSTM(32, 32, batch_first=True)
-        self.drop, self.out = nn.Dropout(0.5), nn.Linear(32, 1000)
+        self.embed, self.lstm = torch.nn.Embedding(1000, 32), torch.nn.LSTM(32, 32, batch_first=True)
+        self.drop, self.out = torch.nn.Dropout(0.5), torch.nn.Linear(32, 1000)
         self.embed.weight.requires_grad_(False)
 
     def forward(self, x):
@@ -75,30 +64,15 @@ model, x = Tagger().to(device), torch.randint(1000, (8, 64), device=device)
 """
 
 
-@pytest.mark.parametrize(
-    ("words", "line", "change", "expected"),
-    [
-        (
-            "class Products",
-            "model, x = ",
-            ("", ""),
-            r"(?s)(rnn_layer|addmm) \[torch.bfloat16.*mm \[torch.bfloat16.*aten::mm \[torch.bfloat16",
-        ),
-        ("def gradients", "model = ", ("", ""), r"output: [1-9][\d,]* of 512,000 became zero; all finite: True"),
-        ("def gradients", "model = ", ("float16, 1.0", "float16, 65536.0"), "output: 0 of 512,000 became zero"),
-    ],
-    ids=["dtypes", "fp16", "fp16, scaled"],
-)
-def test_code_to_paste_works_on_a_frozen_embedding_dropout_and_an_lstm(words, line, change, expected, capsys) -> None:
-    sources = [cell["source"] for cell in read_notebook(LESSON.path)["cells"] if cell["cell_type"] == "code"]
-    source = next(source for source in sources if words in source).replace(*change)
-    given = next(each for each in source.splitlines() if each.startswith(line))
-    torch.manual_seed(0)
+def test_the_dtypes_of_products_are_told_of_a_frozen_embedding_dropout_and_an_lstm(capsys) -> None:
+    sources = {cell["id"]: cell["source"] for cell in read_notebook(LESSON.path)["cells"]}
+    before, _, rest = sources["own-step"].partition("model = ")
+    optimizer = rest[rest.index("optimizer = ") :]
     try:
-        with torch.backends.mkldnn.flags(enabled=torch.backends.mkldnn.enabled):
-            exec(source.replace(given, TAGGER), {})
+        exec(before + TAGGER + optimizer + "\n" + sources["own-dtypes"], {})
     except RuntimeError as error:
         if "could not create a primitive descriptor for the LSTM" not in str(error):
             raise
         pytest.skip("this CPU has no LSTM in bfloat16")
-    assert re.search(expected, capsys.readouterr().out)
+    told = capsys.readouterr().out
+    assert re.search(r"(?s)(rnn_layer|addmm)\S* \[torch.bfloat16.*mm\S* \[torch.bfloat16", told), told

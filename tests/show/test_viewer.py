@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from course_utils.lessons.mixed_precision.number_formats import FORMATS, PRESETS, number_formats
 from course_utils.memory.allocator_explorer import allocator_explorer, allocator_frames
 from course_utils.ranks.cluster_frames import cluster_frames
 from course_utils.show.cards import MARKS
@@ -31,7 +30,6 @@ def explorers() -> dict[str, Any]:
     return {
         "allocator": allocator_frames({options or "default": run_of(options) for options in EVERY}),
         "cluster": cluster_frames([planned(), planned(batch=4), planned(checkpointing=True)]),
-        "formats": number_formats(0.1),
         "sweep": SWEEP.explore(),
         **{name: result.explore() for name, result in RESULTS.items() if name.startswith("trace")},
     }
@@ -59,7 +57,6 @@ def test_a_page_needs_no_other_file_and_has_no_ids(name: str) -> None:
     [
         ("allocator", "last asks for 90 MiB: nothing cached fits."),
         ("cluster", "Does not fit into 80.0 GiB: ddp, 2 ranks"),
-        ("formats", "0 01111011 10011001100110011001101"),
         ("trace", format_bytes(TRACE.peak_bytes)),
         ("sweep", ">vmap, batch 3<"),
     ],
@@ -103,7 +100,7 @@ def test_a_trace_holds_every_block() -> None:
 def page(chromium: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """All explorers on one page, opened from a file; errors of the script fail the test that ends with it."""
     file = tmp_path_factory.mktemp("viewer") / "page.html"
-    parts = [f"<div id={name}>{SHOWN[name]}</div>" for name in ("allocator", "cluster", "formats", "trace", "sweep")]
+    parts = [f"<div id={name}>{SHOWN[name]}</div>" for name in ("allocator", "cluster", "trace", "sweep")]
     file.write_text(f"<!doctype html><meta charset=utf-8>{''.join(parts)}<div id=live></div>", encoding="utf-8")
     opened = chromium.new_page(viewport={"width": 900, "height": 700})
     errors: list[str] = []
@@ -150,18 +147,6 @@ def test_plans_are_chosen_and_what_is_not_there_is_said(page: Any) -> None:
     form.get_by_label("sequences on a rank").select_option("1")
     assert none.count() == 0
     assert names.count() == 3
-
-
-@pytest.mark.browser
-def test_formats_show_the_value_that_is_chosen(page: Any) -> None:
-    form = page.locator("#formats")
-    for number, value in enumerate(PRESETS):
-        form.get_by_label("Another value").select_option(index=number)
-        lines = [re.sub(r"\s+", " ", line) for line in repr(number_formats(value)).splitlines()[1:]]
-        rows = form.locator(".course-viewer tbody tr")
-        cells = [[cell.strip() for cell in row.locator("th, td").all_text_contents()] for row in rows.all()]
-        assert [" ".join(filter(None, row)) for row in cells] == lines
-    assert form.locator("svg[role=img] text").count() >= len(FORMATS)
 
 
 @pytest.mark.browser

@@ -3,11 +3,6 @@
 from torch import nn
 
 
-def bytes_each(fp32, autocast, bf16, master):
-    each = {"fp32": fp32, "autocast": autocast, "bf16 weights": bf16, "master weights": master}
-    return lambda parameters, recipe: parameters * each[recipe]
-
-
 def step(*, scales=True, unscales=False, scalers_step=True, updates=True, clips=True):
     def scaled_step(loss, model, optimizer, scaler):
         (scaler.scale(loss) if scales else loss).backward()
@@ -47,15 +42,6 @@ def unscales_late(loss, model, optimizer, scaler):
 
 
 WRONG = {
-    "check_state_bytes": {
-        "halves_all": bytes_each(16, 8, 8, 16),
-        "no_copies": bytes_each(16, 16, 8, 12),
-        "no_cast": bytes_each(16, 16, 8, 16),
-        "no_master": bytes_each(16, 18, 8, 12),
-        "bits": bytes_each(128, 144, 64, 128),
-        "one_moment": bytes_each(12, 14, 6, 12),
-        "no_gradients": bytes_each(12, 14, 6, 14),
-    },
     "check_scaled_step": {
         "no_scaling": step(scales=False, scalers_step=False, updates=False),
         "own_step": step(scalers_step=False, updates=False),

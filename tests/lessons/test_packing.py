@@ -1,4 +1,4 @@
-"""`packing`: ways of attention that a CPU can run give what the block mask gives, and the leak test sees dropout alike."""
+"""`packing`: attention that a CPU can run looks where the block mask lets it, and the leak test finds leaks alone."""
 
 from __future__ import annotations
 

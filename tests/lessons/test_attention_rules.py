@@ -1,4 +1,4 @@
-"""`flash_attention`: its code to take along, on the lesson and on its reference page, hides what it says."""
+"""`flash_attention`: its code to take along, and the mask of `packing`'s reference page, hide what they say."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from course_utils.materials.attention import assert_close, reference
 from course_utils.records.lessons import find_lesson
 from course_utils.records.notebook_files import read_notebook
 
-PAGE = Path(__file__).parents[2] / "book" / "reference" / "flash_attention.md"
+PAGES = Path(__file__).parents[2] / "book" / "reference"
 
 
-def block(which: str) -> str:
-    return next(code for code in code_blocks(PAGE) if which in code)
+def block(which: str, page: str = "flash_attention.md") -> str:
+    return next(code for code in code_blocks(PAGES / page) if which in code)
 
 
 def test_the_function_to_paste_masks_each_batch_and_compiles_nothing_anew(monkeypatch: pytest.MonkeyPatch):
     counted, pasted = CompileCounter(), {"torch": torch}
     with monkeypatch.context() as patched:
         patched.setattr(torch, "compile", partial(torch.compile, backend=counted))
-        exec(block("def make_mask"), pasted)
+        exec(block("def make_mask", "packing.md"), pasted)
     q, k, v = torch.randn(3, 2, 4, 256, 16, generator=torch.Generator().manual_seed(4))
     for sizes in ([128, 128], [100, 156], [30, 200, 26]):
         document = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes)).expand(2, -1)

@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+import torch.nn.attention.varlen
 import torch.utils._device
 from torch._subclasses.fake_tensor import is_fake
 from torch.overrides import TorchFunctionMode
@@ -213,7 +214,8 @@ _STATS += ("segment", "active", "inactive_split", "oversize_allocations", "overs
 _COUNTS = ("num_alloc_retries", "num_ooms", "num_sync_all_streams", "num_device_alloc", "num_device_free")
 _RNNS = {torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu}
 _COPIES = {aten.copy_.default, aten._to_copy.default, aten.clone.default}
-_OTHER_KERNELS = {torch.nn.functional.scaled_dot_product_attention, torch._cudnn_rnn_flatten_weight, *_RNNS}
+_VARLEN = torch.ops.torch_attn._varlen_attn
+_OTHER_KERNELS = {torch.nn.functional.scaled_dot_product_attention, torch._cudnn_rnn_flatten_weight, _VARLEN, *_RNNS}
 _FAKE = torch._C._TorchDispatchModeKey.FAKE
 _Base = torch._C.TensorBase
 
@@ -565,6 +567,8 @@ def _stands_in(func: Any) -> Callable[..., Any]:
     """What a CPU computes where a GPU has kernels of its own."""
     if func is torch._cudnn_rnn_flatten_weight:
         return _flattened
+    if func is _VARLEN:
+        return _by_document
     if func in _RNNS:  # oneDNN has none for float16
         return torch.backends.mkldnn.flags(enabled=False)(func)
 
@@ -578,6 +582,14 @@ def _stands_in(func: Any) -> Callable[..., Any]:
             torch._C._set_sdp_use_math(math)
 
     return attention
+
+
+def _by_document(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, ends: torch.Tensor, *rest: Any) -> tuple[Any, ...]:
+    """`varlen_attn` of [tokens, heads, head size]: attention over one document after the other."""
+    sizes, causal = ends.diff().tolist(), rest[3]
+    parts = zip(*(each.transpose(0, 1)[None].split(sizes, dim=2) for each in (q, k, v)), strict=True)
+    attend = torch.nn.functional.scaled_dot_product_attention
+    return torch.cat([attend(*own, is_causal=causal) for own in parts], dim=2)[0].transpose(0, 1), None, None
 
 
 def _autocast(func: Any, name: str, args: tuple, kwargs: dict[str, Any]) -> Any:

@@ -111,5 +111,5 @@ def by_tokens(over: Mapping[int, Sequence[int]], rescued: int) -> list[dict[str,
         for tokens in counts:
             tried = _AUTOCAST if tokens == rescued else ("fp16",)
             ends = {name: _trained(name, text, classes, 64 / tokens) if name in tried else None for name in _AUTOCAST}
-            rows.append({"a loss over": f"{tokens:,} tokens, {classes:,} classes", "fp32": fp32} | ends)
+            rows.append({"tokens × classes": f"{tokens:,} × {classes:,}", "fp32": fp32} | ends)
     return rows

@@ -45,7 +45,7 @@ def by_tokens(trained: Table, at: int = 0) -> StoredView:
     for size, row in ends.items():
         fp32, gap = row["fp32"], row["fp16"] - row["fp32"]
         rows = tuple(Row(name, "", f"{to:.3f}", "", Bar(*sorted((to, fp32)), to)) for name, to in row.items())
-        says = f"{size}: unscaled, fp16 ends {abs(gap):.3f} {'above' if gap > 0 else 'below'} fp32."
+        says = f"{size.replace(' × ', ' tokens, ')} classes: unscaled, fp16 ends at fp32's loss {gap:+.3f}."
         cards.append((size, Card(says, rows, axis, heads=("", "loss"), **stamp)))
     return slider(over, cards, replace(trained.card(), sentence=says), at)
 

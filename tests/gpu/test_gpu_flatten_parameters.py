@@ -1,4 +1,4 @@
-"""`flatten_parameters` on a real GPU: cuDNN's own check against the lesson's, and what a scattered call needs."""
+"""`flatten_parameters` on a real GPU: cuDNN's own check against the lesson's, autocast, and the tiny RNNs."""
 
 from __future__ import annotations
 
@@ -15,10 +15,8 @@ from torch import nn
 from course_utils.lessons.flatten_parameters import cases
 from course_utils.lessons.flatten_parameters.stand_in import WARNING, examine, is_flat
 from course_utils.measure.compare import compare
-from course_utils.measure.devices import CudaDevice
 from tests.flatten_operations import OPERATIONS
 
-MIB = 2**20
 if torch.version.hip is not None:
     pytest.skip("cuDNN's layout; AMD's library has another", allow_module_level=True)
 
@@ -59,40 +57,6 @@ def test_each_row_of_the_table() -> None:
         assert on_gpu == on_cpu, name  # the stand-in keeps the rules
         if name != ".bfloat16()":  # goes to cuDNN from version 9.13 only
             assert warned == on_gpu["scattered in forward 2"], name
-
-
-def _weights_bytes(rnn: nn.Module) -> int:
-    return sum(weight.nbytes for weight in rnn.parameters())
-
-
-def test_a_scattered_call_needs_a_buffer_as_large_as_the_weights(device: CudaDevice) -> None:
-    flat = nn.LSTM(1024, 1024, device="cuda").eval().requires_grad_(False)
-    scattered, x = copy.deepcopy(flat), torch.randn(2, 2, 1024, device="cuda")
-    peaks = [device.peak_memory(lambda rnn=rnn: rnn(x))[0] for rnn in (flat, scattered)]
-    size = _weights_bytes(flat)
-    assert size > 30 * MIB
-    assert size <= peaks[1] - peaks[0] < 1.2 * size
-
-
-def test_autograd_keeps_the_buffer_of_each_call(device: CudaDevice) -> None:
-    flat = nn.LSTM(512, 512, device="cuda")
-    scattered, steps = copy.deepcopy(flat), 8
-    x = torch.randn(steps, 2, 512, device="cuda")
-
-    def backward_through(rnn: nn.LSTM, flattens: bool = False) -> None:
-        outputs, state = [], None
-        for step in x.split(1):
-            if flattens:
-                rnn.flatten_parameters()
-            output, state = rnn(step, state)
-            outputs.append(output)
-        torch.autograd.grad(torch.cat(outputs).sum(), list(rnn.parameters()))
-
-    peaks = [device.peak_memory(lambda rnn=rnn: backward_through(rnn))[0] for rnn in (flat, scattered)]
-    least = (steps - 4) * _weights_bytes(flat)  # the backward pass itself needs up to three
-    assert peaks[1] - peaks[0] > least
-    # The habit of flattening first keeps the growth: each call's buffer is another one, and autograd holds it.
-    assert device.peak_memory(lambda: backward_through(flat, flattens=True))[0] - peaks[0] > least
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 
 from authoring.reference_pages import code_blocks, reference_pages
@@ -25,10 +26,13 @@ def test_flex_attention_and_the_function_to_paste_look_where_the_block_mask_lets
     assert_close(cases.sdpa(q, k, v, attn_mask=mask), pasted["by_document"](q, k, v, sizes.tolist()))
 
 
-def test_the_leak_test_takes_neither_dropout_nor_a_change_of_the_separator_for_a_leak():
+def test_the_leak_test_takes_no_dropout_for_a_leak_and_refuses_what_it_cannot_change():
     cells = read_notebook(find_lesson("packing").path)["cells"]
     names: dict[str, Any] = {}
     exec(next(cell["source"] for cell in cells if "def leak(" in cell["source"]), names)
-    drops, tokens = torch.nn.Sequential(torch.nn.Embedding(9, 8), torch.nn.Dropout(0.5)), torch.randint(1, 9, (3, 20))
+    drops, tokens = torch.nn.Sequential(torch.nn.Embedding(9, 8), torch.nn.Dropout(0.5)), torch.randint(1, 9, (1, 20))
     assert names["leak"](drops, tokens, first=6) == 0
     assert names["leak"](lambda x: x[:, [5]].expand_as(x).float(), tokens, first=6) == 0  # where the separator is
+    for rows, first in ((tokens.repeat(2, 1), 6), (tokens, 2), (tokens, 0), (torch.ones_like(tokens), 6)):
+        with pytest.raises(ValueError, match="Give one row, and a longer document 1"):
+            names["leak"](drops, rows, first)

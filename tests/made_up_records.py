@@ -117,6 +117,3 @@ def edit_record(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
     record = json.loads(path.read_text(encoding="utf-8"))
     change(record["experiments"])
     path.write_text(json.dumps(record), encoding="utf-8")
-
-
-# Edits of a record's data

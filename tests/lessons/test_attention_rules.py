@@ -1,14 +1,12 @@
-"""`flash_attention`: its code to take along, and the mask of `packing`'s reference page, hide what they say."""
+"""`flash_attention`: its code to take along, on the lesson and on its reference page, hides what it says."""
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch._dynamo.testing import CompileCounter
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 
 from authoring.reference_pages import code_blocks
@@ -16,25 +14,11 @@ from course_utils.materials.attention import assert_close, reference
 from course_utils.records.lessons import find_lesson
 from course_utils.records.notebook_files import read_notebook
 
-PAGES = Path(__file__).parents[2] / "book" / "reference"
+PAGE = Path(__file__).parents[2] / "book" / "reference" / "flash_attention.md"
 
 
-def block(which: str, page: str = "flash_attention.md") -> str:
-    return next(code for code in code_blocks(PAGES / page) if which in code)
-
-
-def test_the_function_to_paste_masks_each_batch_and_compiles_nothing_anew(monkeypatch: pytest.MonkeyPatch):
-    counted, pasted = CompileCounter(), {"torch": torch}
-    with monkeypatch.context() as patched:
-        patched.setattr(torch, "compile", partial(torch.compile, backend=counted))
-        exec(block("def make_mask", "packing.md"), pasted)
-    q, k, v = torch.randn(3, 2, 4, 256, 16, generator=torch.Generator().manual_seed(4))
-    for sizes in ([128, 128], [100, 156], [30, 200, 26]):
-        document = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes)).expand(2, -1)
-        mask = (document[:, :, None] == document[:, None, :]) & torch.ones(256, 256).tril().bool()
-        found = pasted["flex"](q, k, v, block_mask=pasted["make_mask"](document))
-        assert_close(sdpa(q, k, v, attn_mask=mask[:, None]), found)
-    assert counted.frame_count == 2
+def block(which: str) -> str:
+    return next(code for code in code_blocks(PAGE) if which in code)
 
 
 @pytest.mark.parametrize("causal", [False, True])

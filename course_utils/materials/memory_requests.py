@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from course_utils.memory.allocator import Allocate, AllocatorRun, Event, Free
+from course_utils.memory.allocator import Allocate, Event, Free
 from course_utils.memory.trace import trace_memory
 from course_utils.records.kinds.memory_trace import MemoryBlock
 
@@ -70,56 +70,22 @@ def trace_requests(work: Callable[[int], Any], model: torch.nn.Module, lengths: 
 
 
 def training_events(
-    kinds: Mapping[str, Requests],
-    lengths: Sequence[int],
-    model: torch.nn.Module,
-    *,
-    order: str = "as they come",
-    bucket: int = 32,
-    factor: int = 1,
+    kinds: Mapping[str, Requests], lengths: Sequence[int], model: torch.nn.Module, factor: int = 1
 ) -> tuple[list[Event], list[int]]:
-    """A whole training: the weights, perhaps a warm-up, a first step that makes the optimizer's state, and all others.
+    """A whole training: the weights, a first step that makes the optimizer's state, and all others.
 
     Args:
-        kinds: the requests of a ``warm-up``, of the ``first step``, and of every other ``step``.
+        kinds: the requests of the ``first step``, and of every other ``step``.
         lengths: tokens in a row, of each batch.
         model: whose weights are asked for first.
-        order: ``as they come``; ``buckets``, each length padded to a multiple of ``bucket``; or ``warm-up``, the
-            longest batch forward and backward before all others.
-        bucket: tokens.
         factor: by what all sizes are multiplied.
 
     Returns:
         The events, and after how many of them each step ends.
     """
     events: list[Event] = [Allocate(name, factor * weight.nbytes) for name, weight in model.named_parameters()]
-    if order == "warm-up":
-        events += kinds["warm-up"].events(max(lengths), "warm-up", factor)
-    if order == "buckets":
-        lengths = [-(-length // bucket) * bucket for length in lengths]
     ends = []
     for number, length in enumerate(lengths):
         events += kinds["step" if number else "first step"].events(length, number, factor)
         ends.append(len(events))
     return events, ends
-
-
-def summary(run: AllocatorRun, ends: Sequence[int]) -> dict[str, Any]:
-    """The numbers of a simulated training that a table shows; ``ends`` is after how many events each step ends.
-
-    Returns:
-        ``peak allocated`` and ``peak reserved`` in bytes; ``unused``, the share of peak reserved memory that tensors
-        did not fill at their peak, or None if memory ran out (the peaks are those of a part then); ``taken`` and
-        ``given back``, calls to the device; ``retries``; ``steps done``.
-    """
-    completed = len(run) - (run.out_of_memory is not None)
-    unused = 1 - run.peak_allocated_bytes / run.peak_reserved_bytes if run.peak_reserved_bytes else 0.0
-    return {
-        "peak allocated": run.peak_allocated_bytes,
-        "peak reserved": run.peak_reserved_bytes,
-        "unused": unused if run.out_of_memory is None else None,
-        "taken": run.device_allocs[-1],
-        "given back": run.device_frees[-1],
-        "retries": run.retries[-1],
-        "steps done": sum(end <= completed for end in ends),
-    }

@@ -166,8 +166,10 @@ class Prediction:
 
 def _html(shown: Any) -> str:
     """What shows a result in a page that has the style."""
-    if shown is None or hasattr(shown, "_repr_html_"):
-        return "" if shown is None else bare(shown._repr_html_())
+    if shown is None:
+        return ""
+    if markup := getattr(shown, "_repr_html_", lambda: None)():  # a figure's is None
+        return bare(markup)
     png = base64.b64encode(shown._repr_png_()).decode()
     return f'<img src="data:image/png;base64,{png}" alt="{html.escape(shown.alt)}">'
 

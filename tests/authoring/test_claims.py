@@ -94,7 +94,7 @@ def test_no_part_of_a_claim_about_gpus_rests_on_what_a_cpu_measured():
 
 # What would have to be in the committed records, and what would follow then: tables, sweeps, curves.
 OTHERWISE: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
-    "T8-0": (lambda data: level(data["caching_allocator/reserved"]), "confirmed"),
+    "T8-0": (lambda data: level(data["caching_allocator/gpu_reserved"]), "confirmed"),
 }
 
 
@@ -127,7 +127,7 @@ CLAIM: dict[str, Any] = {
     "verdict": "refuted",
     "sentence": "It is not so.",
 }
-RETRIES = 'caching_allocator/no_cap["default"]["retries"]'
+RETRIES = 'caching_allocator/gap["default"]["retries"]'
 RULE = {"rule": [{"confirmed": f"{RETRIES} > 10"}, {"refuted": f"{RETRIES} == 0"}]}
 
 
@@ -143,7 +143,7 @@ def ledger(folder: Path, *entries: Any) -> list[Claim]:
 
 def retries(count: int, **more: Any) -> list[Any]:
     row = {"setting": "default", "retries": count, **more}
-    return [made_up_records.table("caching_allocator/no_cap", [row], dict.fromkeys(more, "bytes"))]
+    return [made_up_records.table("caching_allocator/gap", [row], dict.fromkeys(more, "bytes"))]
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ def test_a_record_that_is_too_unclear_leaves_the_word_to_the_others(tmp_path):
     judgement = judge(claim, tmp_path / "records")
     assert judgement.verdict == "open"
     assert "too unclear" in judgement.parts[0].machines[0].notices[0]
-    assert judgement.parts[0].waits_for == "a clearer record of `caching_allocator/no_cap` on any machine"
+    assert judgement.parts[0].waits_for == "a clearer record of `caching_allocator/gap` on any machine"
     made_up_records.write(tmp_path / "records", made_up_records.CPU_IN_DISGUISE, retries(0))
     judgement = judge(claim, tmp_path / "records")
     assert judgement.verdict == "refuted"
@@ -239,19 +239,19 @@ def test_four_words_say_it_and_a_half_is_what_one_part_holds_of(parts, word, is_
 
 def test_numbers_come_in_words_with_their_unit_and_code_that_changed_is_noticed(tmp_path):
     shown = [
-        {"label": "reserved", "show": 'caching_allocator/no_cap["default"]["peak reserved"]'},
-        {"label": "not recorded there", "show": 'caching_allocator/cap["default"]["peak reserved"]'},
+        {"label": "reserved", "show": 'caching_allocator/gap["default"]["peak reserved"]'},
+        {"label": "not recorded there", "show": 'caching_allocator/gap["default"]["peak reserved"]'},
     ]
     (claim,) = ledger(tmp_path, CLAIM | RULE | {"evidence": shown})
     root = made_up_records.write(tmp_path / "records", made_up_records.GPU, retries(0, **{"peak reserved": 3 * 2**29}))
     made_up_records.edit_record(
         root / "some-gpu" / "caching_allocator.json",
-        lambda experiments: experiments["caching_allocator/no_cap"].update(code_hash="other"),
+        lambda experiments: experiments["caching_allocator/gap"].update(code_hash="other"),
     )
     (machine,) = judge(claim, root).parts[0].machines
     assert machine.numbers == (("reserved", "1.50 GiB"),)
     assert ("2026-03-01" in machine.caption, "Some GPU" in machine.caption) == (True, True)
-    assert machine.notices == ("The code of caching_allocator/no_cap has changed since some-gpu recorded it.",)
+    assert machine.notices == ("The code of caching_allocator/gap has changed since some-gpu recorded it.",)
 
 
 def test_a_rule_or_a_number_that_does_not_fit_the_record_is_an_error_that_names_the_claim(tmp_path):
@@ -270,7 +270,7 @@ def test_a_rule_or_a_number_that_does_not_fit_the_record_is_an_error_that_names_
 
 # Plain conditions
 
-AT_MOST = 'recorded("caching_allocator/no_cap", "some-gpu")["default"]["retries"] <= {}'
+AT_MOST = 'recorded("caching_allocator/gap", "some-gpu")["default"]["retries"] <= {}'
 
 
 @pytest.mark.parametrize(
@@ -294,7 +294,7 @@ def test_a_plain_condition_gives_the_verdict_and_its_numbers_stand_in_the_messag
         messages = faults([judgement])
         assert bool(messages) == (stated == otherwise)
     (message,) = messages
-    for part in (claim.id, claim.sentence, holds, "caching_allocator/no_cap['default']['retries']` on some-gpu is 5"):
+    for part in (claim.id, claim.sentence, holds, "caching_allocator/gap['default']['retries']` on some-gpu is 5"):
         assert part in message
 
 
@@ -325,7 +325,7 @@ def test_a_plain_condition_that_gives_no_truth_or_reads_another_kind_of_machine_
         (CLAIM | {"rule": ["refuted"]}, "T8: 'str' object"),
         (CLAIM | RULE | {"contradicted": True}, "is refuted and contradicted"),
         (CLAIM | RULE | {"holds": AT_MOST.format(5)}, "has holds:, so it has no let, rule"),
-        (CLAIM | {"holds": 'recorded("caching_allocator/no_cap")["default"]'}, "names no machine"),
+        (CLAIM | {"holds": 'recorded("caching_allocator/gap")["default"]'}, "names no machine"),
         (CLAIM | {"holds": "1 < 2"}, "reads no record and no call"),
     ],
 )

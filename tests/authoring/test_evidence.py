@@ -40,8 +40,8 @@ def test_what_is_no_expression_is_refused(text: str, message: str):
     [
         ('torch_compile/mlp["compild"]', "no case 'compild'.*eager, compiled"),
         ("torch_compile/mlp.verdct", "'Comparison'.* no .*'verdct'"),
-        ('caching_allocator/cap["default"]["retris"]', "there is no 'retris'.*retries"),
-        ('caching_allocator/cap["nobody"]', "no row 'nobody'.*default"),
+        ('caching_allocator/gap["default"]["retris"]', "there is no 'retris'.*retries"),
+        ('caching_allocator/gap["nobody"]', "no row 'nobody'.*default"),
         ("1 / (2 - 2)", "division"),
         ('quantity(1, "stones")', "no unit 'stones'"),
         ("torch_compile/workload", "did you mean 'torch_compile/workloads'"),
@@ -85,8 +85,8 @@ def test_changed_code_gives_the_value_with_a_notice(records: Path):
 @pytest.mark.parametrize(
     ("text", "unit"),
     [
-        ('caching_allocator/cap["default"]["peak reserved"]', "bytes"),
-        ('sum(row["peak reserved"] for row in caching_allocator/cap)', "bytes"),
+        ('caching_allocator/gap["default"]["peak reserved"]', "bytes"),
+        ('sum(row["peak reserved"] for row in caching_allocator/gap)', "bytes"),
         ('fsdp/peak["DDP"]["peak"] - fsdp/peak["FSDP"]["peak"]', "bytes"),
         ('2 * -fsdp/peak["DDP"]["peak"] / 3', "bytes"),
         ('fsdp/peak["DDP"]["peak"] / fsdp/peak["FSDP"]["peak"]', "ratio"),
@@ -96,7 +96,7 @@ def test_changed_code_gives_the_value_with_a_notice(records: Path):
         ('torch_compile/mlp["compiled"].ratio', "ratio"),
         ('torch_compile/mlp["compiled"].measurement.interval_s.low', "s"),
         ('measuring/ceilings["copy"].value', "B/s"),
-        ('caching_allocator/cap["default"]["retries"]', None),
+        ('caching_allocator/gap["default"]["retries"]', None),
         ('fsdp/peak["DDP"]["peak"] + torch_compile/mlp["compiled"].median_s', None),
         ('fsdp/peak["DDP"]["peak"] * fsdp/peak["DDP"]["peak"]', None),
     ],

@@ -15,7 +15,7 @@ COPY = 'recorded("pinned_memory/copy", machine="some-gpu")'
 def root(tmp_path):
     sweep = made_up_records.sweep("pinned_memory/copy", [4, 1024], lambda kib: {"pageable": kib * 2.0, "pinned": kib})
     peak = {"setting": "default", "given back": 3 * 2**29}
-    table = made_up_records.table("caching_allocator/no_cap", [peak], {"given back": "bytes"})
+    table = made_up_records.table("caching_allocator/gap", [peak], {"given back": "bytes"})
     return made_up_records.write(tmp_path, made_up_records.GPU, [sweep, table])
 
 
@@ -25,7 +25,7 @@ def root(tmp_path):
         (f'ms({COPY}[4]["pageable"].median_s / 1e6)', "0.00800 ms"),
         (f'times({COPY}[1024]["pinned"].speedup)', "2.00 times"),
         (f'percent({COPY}[4]["pinned"].median_s / {COPY}[4]["pageable"].median_s / 4)', "12%"),
-        ('gib(recorded("caching_allocator/no_cap", "some")["default"]["given back"])', "1.50 GiB"),
+        ('gib(recorded("caching_allocator/gap", "some")["default"]["given back"])', "1.50 GiB"),
         (f"len({COPY}.points)", "2"),
     ],
 )

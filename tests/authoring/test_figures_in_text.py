@@ -17,7 +17,7 @@ from course_utils.records.notebook_files import dumped, read_notebook
 from tests.made_up_notebooks import code
 from tests.made_up_records import EPYC, edit_record, recorder_of
 
-TAKEN = f'It gives back <!--= caching_allocator/no_cap["default"]["given back"] @ {EPYC} -->0<!--/--> segments.'
+TAKEN = f'It gives back <!--= caching_allocator/gap["default"]["given back"] @ {EPYC} -->0<!--/--> segments.'
 
 
 def page(folder: Path, text: str) -> Path:
@@ -28,7 +28,7 @@ def page(folder: Path, text: str) -> Path:
 
 def three_segments(records: Path) -> None:
     def change(experiments: dict) -> None:
-        table = experiments["caching_allocator/no_cap"]["data"]
+        table = experiments["caching_allocator/gap"]["data"]
         table["rows"][0][table["columns"].index("given back")] = 3
 
     edit_record(records / EPYC / "caching_allocator.json", change)

@@ -13,7 +13,7 @@ from authoring.predictions import asked, prediction_of, stored_outputs
 from course_utils.records.lessons import Lesson, LessonError, find_lesson, find_lessons
 from course_utils.records.notebook_files import read_notebook
 from course_utils.show.prediction import Prediction
-from tests.made_up_records import EPYC, edit_record
+from tests.made_up_records import edit_record, recorder_of
 
 RECORDED = find_lesson("flatten_parameters")
 
@@ -64,7 +64,7 @@ def test_the_book_reveals_what_the_notebook_reveals():
 
 def test_without_a_record_nothing_is_shown(records: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("COURSE_REFERENCE_ROOT", str(records))
-    path, other = (records / machine / "flatten_parameters.json" for machine in (EPYC, "another"))
+    path, other = (records / machine / "flatten_parameters.json" for machine in (recorder_of("flatten_parameters"), "another"))
     for recorded_elsewhere in set(records.glob("*/flatten_parameters.json")) - {path}:
         recorded_elsewhere.unlink()
     assert "code has changed" not in shown()

@@ -33,7 +33,7 @@ ROW = {
     "values": {"pinned_ms": 2, "pageable_ms": 6, "peak_gib": 1.5},
     "shows": [{"label": "pageable over pinned", "show": "pageable_ms / pinned_ms"}],
 }
-RETRIES = 'caching_allocator/no_cap["default"]["retries"]'
+RETRIES = 'caching_allocator/gap["default"]["retries"]'
 CLAIM = {
     "id": "X1",
     "claim": "It is faster.",
@@ -77,7 +77,7 @@ def test_rows_answer_where_no_record_of_ours_does(lesson, tmp_path):
 
 
 def test_our_own_record_decides_and_a_disagreement_is_shown(lesson, tmp_path):
-    recorded = made_up_records.table("caching_allocator/no_cap", [{"setting": "default", "retries": 3}])
+    recorded = made_up_records.table("caching_allocator/gap", [{"setting": "default", "retries": 3}])
     root = made_up_records.write(tmp_path / "records", made_up_records.GPU, [recorded])
     (claim,) = lesson([ROW], CLAIM).claims
     (part,) = judge(claim, root).parts

@@ -46,7 +46,7 @@ def test_a_record_that_is_gone_stops_the_build(records: Path, monkeypatch: pytes
     monkeypatch.setenv("COURSE_REFERENCE_ROOT", str(records))
     for path in records.glob("*/caching_allocator.json"):
         path.unlink()
-    with pytest.raises(generated.BookError, match=r"no machine has a record of .*caching_allocator/no_cap") as stopped:
+    with pytest.raises(generated.BookError, match=r"no machine has a record of .*caching_allocator/gap") as stopped:
         build.check(LESSONS, [])
     assert f'make record ARGS="{file_name("caching_allocator")} --reference"' in str(stopped.value)
 

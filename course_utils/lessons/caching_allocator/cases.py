@@ -1,289 +1,200 @@
-"""Cases of the lesson: a training whose batches vary in length, on the simulated allocator and on a real GPU."""
+"""Cases of the lesson: trainings whose batches vary in length, on the simulated allocator and on a real GPU."""
 
 from __future__ import annotations
 
 import gc
-import random
+import json
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch.nn import functional
 
-from course_utils.materials.lines import IGNORED, line_batches, pad_lines, padded_length
-from course_utils.materials.memory_requests import Requests, summary, trace_requests, training_events
+from course_utils.materials.memory_requests import Requests, trace_requests, training_events
 from course_utils.materials.models import GPT
-from course_utils.memory.allocator import MIB, Allocate, AllocatorRun, EmptyCache, Event, Free, simulate_allocator
+from course_utils.measure.machine import course_size
+from course_utils.memory import allocator as sim
+from course_utils.memory.allocator import MIB, Allocate, Event, Free
+from course_utils.records.kinds.table import Table
 
+DRAWS: list[list[int]] = json.loads(Path(__file__).with_name("draws.json").read_text("utf-8"))
+"""Fifteen trainings of 96 batches, by their lengths: of 64 lines of Python's standard library, drawn at random.
+
+As usual, lines of similar length share a batch, and the batches are shuffled. A batch is as long as its longest line.
+"""
+CAPS = (1.05, 1.1, 1.15, 1.2, 1.25, 1.3, 1.35, 1.4)  # of the most that tensors hold
 FACTOR = 64  # of all sizes: eight times the rows, and eight times the width or the vocabulary
 SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "default": {},
-    "expandable segments": {"options": "expandable_segments:True"},
-    "buckets of 32": {"order": "buckets"},
-    "warm-up with the longest": {"order": "warm-up"},
-    "sizes rounded up": {"options": "roundup_power2_divisions:4"},
     "empty_cache() each step": {"empties": True},
-    "garbage collection at 0.8": {"options": "garbage_collection_threshold:0.8"},
-    "expandable + max_split": {"options": "expandable_segments:True,max_split_size_mb:64"},
+    "expandable segments": {"options": "expandable_segments:True"},
 }
-"""Ways to run the training: allocator options, an order of the batches, or the cache emptied after each step."""
+GAP_UNITS = dict.fromkeys(("peak reserved", "in tensors", "wholly free", "stuck", "most in tensors", "tried"), "bytes")
+GPU_UNITS = {"gets through from": "percent", "step": "s", "peak reserved": "bytes", "peak allocated": "bytes"}
 
 
-# What a table shows first.
-WITHOUT_A_CAP = ("peak reserved", "unused", "taken")
-UNDER_A_CAP = ("steps done", "retries", "peak reserved")
+def step(*sizes_mib: int) -> list[Event]:
+    """A step that makes tensors of these sizes, and frees them."""
+    made = [Allocate(f"{size} MiB", size * MIB) for size in sizes_mib]
+    return [*made, *(Free(event.id) for event in made)]
 
 
-def hole(size_mib: int) -> list[Event]:
-    """Three live tensors fill a segment; the middle one is freed, and a fifth more than it is asked for."""
-    size = size_mib * MIB
-    events: list[Event] = [Allocate("first", 3 * size), Free("first")]
-    events += [Allocate(name, size) for name in "abc"]
-    return [*events, Free("b"), Allocate("d", size * 6 // 5)]
+VARYING = [event for sizes in [(22, 11), (26, 13), (30, 15), (24, 12), (34, 17)] for event in step(*sizes)]
+HOLE: list[Event] = [*step(300), *(Allocate(name, 100 * MIB) for name in "abc"), Free("b"), Allocate("d", 120 * MIB)]
+SHORT = (("a hole", HOLE, 320), ("lengths vary", VARYING, 80))  # and the cap in MiB
 
 
-def hole_row(case: str, size_mib: int, options: str = "", cap_mib: int = 320) -> dict[str, Any]:
-    run = simulate_allocator(hole(size_mib), options=options, cap_bytes=cap_mib * MIB)
-    back = sum(-each.change_bytes for each in run.operations.get(len(run) - 1, ()) if each.change_bytes < 0)
-    return {"case": case, "free in the hole": size_mib * MIB, "given back": back, "fits": run.out_of_memory is None}
+def draws() -> list[list[int]]:
+    """All of them; in the course's own tests the first."""
+    return DRAWS[:1] if course_size() == "test" else DRAWS
 
 
-def loss_of(model: torch.nn.Module, tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """The loss of a batch; padding does not count."""
-    return functional.cross_entropy(model(tokens).flatten(0, 1), targets.flatten(), ignore_index=IGNORED)
+# Simulated
 
 
 def traced(model: GPT) -> dict[str, Requests]:
-    """What a warm-up, the first step and every other step ask for, traced at two lengths and tried at two more."""
-    optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
+    """What the first step and every other step ask for, at any length: traced on the CPU at two."""
 
-    def forward_backward(length: int) -> None:
-        loss_of(model, *torch.randint(256, (2, 8, length))).backward()
-
-    def warm_up(length: int) -> None:
-        forward_backward(length)
-        model.zero_grad()
-
-    def step(length: int, optimizer: torch.optim.Optimizer = optimizer) -> None:
-        forward_backward(length)
+    def step(length: int, optimizer: torch.optim.Optimizer | None = None) -> None:
+        tokens, targets = torch.randint(256, (2, 8, length))
+        functional.cross_entropy(model(tokens).flatten(0, 1), targets.flatten()).backward()
+        optimizer = optimizer or torch.optim.AdamW(model.parameters(), foreach=True)
         optimizer.step()
         optimizer.zero_grad()
 
-    def first_step(length: int) -> None:
-        step(length, torch.optim.AdamW(model.parameters(), foreach=True))
-
-    step(8)
-    work: dict[str, Callable[[int], None]] = {"warm-up": warm_up, "first step": first_step, "step": step}
-    kinds = {kind: trace_requests(do, model, lengths=(32, 96)) for kind, do in work.items()}
-    for kind, do in work.items():
-        again = trace_requests(do, model, lengths=(6, 113))
-        if any(again.sizes(length) != kinds[kind].sizes(length) for length in (6, 113)):
-            raise AssertionError(f"{kind}: sizes at 6 and 113 tokens are not on the line through 32 and 96")
-    return kinds
+    late = torch.optim.AdamW(model.parameters(), foreach=True)
+    step(8, late)
+    work: dict[str, Callable[[int], None]] = {"first step": step, "step": lambda length: step(length, late)}
+    return {kind: trace_requests(do, model, lengths=(32, 96)) for kind, do in work.items()}
 
 
-def simulated(
-    model: GPT,
-    kinds: Mapping[str, Requests],
-    lengths: Sequence[int],
-    *,
-    options: str = "",
-    order: str = "as they come",
-    empties: bool = False,
-    cap_bytes: int | None = None,
-) -> tuple[AllocatorRun, list[int]]:
-    """One training on the simulated allocator, and after how many events each step ends."""
-    events, ends = training_events(kinds, lengths, model, order=order, factor=FACTOR)
-    if empties:
-        parts = [events[start:end] for start, end in zip([0, *ends], ends, strict=False)]
-        events = [event for part in parts for event in (*part, EmptyCache())]
-        ends = [end + number for number, end in enumerate(ends, start=1)]
-    return simulate_allocator(events, options=options, cap_bytes=cap_bytes), ends
+def requests(kinds: Mapping[str, Requests], lengths: Sequence[int], model: GPT) -> dict[str, list[Event]]:
+    """What a training asks for in each setting: the cache is emptied after each step, or not."""
+    events, ends = training_events(kinds, lengths, model, factor=FACTOR)
+    parts = [events[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+    emptied = [event for part in parts for event in (*part, sim.EmptyCache())]
+    return {label: emptied if setting.get("empties") else events for label, setting in SETTINGS.items()}
 
 
-def row(label: str, run: tuple[AllocatorRun, list[int]], first: Sequence[str] = WITHOUT_A_CAP) -> dict[str, Any]:
-    """The numbers of one training, for a table whose first columns are named: a card shows no more."""
-    numbers = summary(*run)
-    return {"setting": label} | {key: numbers[key] for key in first} | numbers
+def least_cap(events: Sequence[Event], most: int, options: str = "") -> float:
+    """The least of the caps, of the most that tensors hold, that a whole training gets through."""
+    for cap in CAPS:
+        allocator = sim.Allocator(sim.options_of(options), int(cap * most))
+        if all(map(allocator.apply, events)):
+            return cap
+    return math.inf
 
 
-def simulated_rows(
-    model: GPT, kinds: Mapping[str, Requests], lengths: Sequence[int], cap_bytes: int | None = None
-) -> list[dict[str, Any]]:
-    runs = {
-        label: simulated(model, kinds, lengths, cap_bytes=cap_bytes, **setting) for label, setting in SETTINGS.items()
-    }
-    return [row(label, run, UNDER_A_CAP if cap_bytes else WITHOUT_A_CAP) for label, run in runs.items()]
-
-
-def least_caps(model: GPT, kinds: Mapping[str, Requests], lengths: Sequence[int], demand: int) -> list[dict[str, Any]]:
-    """For five settings, the least cap that the whole training gets through, in steps of a twentieth of the demand."""
+def least_caps(model: GPT, kinds: Mapping[str, Requests], draws: Sequence[Sequence[int]]) -> list[dict[str, float]]:
+    """For each training, the least cap that each setting gets through, of the most that tensors hold by default."""
     rows = []
-    for label in (*tuple(SETTINGS)[:4], "empty_cache() each step"):
-        done = None
-        for twentieths in range(20, 41):
-            cap = demand * twentieths // 20
-            numbers = summary(*simulated(model, kinds, lengths, cap_bytes=cap, **SETTINGS[label]))
-            if numbers["steps done"] == len(lengths):
-                done = twentieths / 20
-                break
-        rows.append({"setting": label, "gets through at": done, "retries": numbers["retries"]})
+    for lengths in draws:
+        asked = requests(kinds, lengths, model)
+        most = sim.simulate_allocator(asked["default"]).peak_allocated_bytes
+        rows.append({label: least_cap(asked[label], most, way.get("options", "")) for label, way in SETTINGS.items()})
     return rows
 
 
-def least_cap(
-    model: GPT, kinds: Mapping[str, Requests], lengths: Sequence[int], demand: int, *, options: str
-) -> str | None:
-    """With some options, the least cap that the whole training gets through, in twentieths of the demand."""
-    for twentieths in range(20, 41):
-        run = simulated(model, kinds, lengths, options=options, cap_bytes=demand * twentieths // 20)
-        if run[0].out_of_memory is None:
-            return f"{twentieths / 20:.0%}"
-    return None
+def get_through(rows: Sequence[Mapping[str, float]]) -> dict[str, tuple[list[int], list[int]]]:
+    """For each setting, at each cap, how many of the trainings get through: lines for `curves`."""
+    percent = [round(100 * cap) for cap in CAPS]
+    return {label: (percent, [sum(row[label] <= cap for row in rows) for cap in CAPS]) for label in SETTINGS}
 
 
-def at_the_peak(run: AllocatorRun) -> str:
-    """What reserved memory consists of where it is first at its peak: tensors, what a retry would give back, the rest.
+def gap(label: str, events: Sequence[Event], options: str = "", cap: int | None = None) -> dict[str, Any]:
+    """What reserved memory is made of where it is first at its peak, or where memory ran out.
 
-    The rest is stuck: free, in segments or pages that live tensors share.
+    A retry gives back what is ``wholly free``. The rest is ``stuck``: free, in segments or pages that tensors share.
     """
-    after = run.reserved_bytes.index(max(run.reserved_bytes)) + 1
-    emptied = simulate_allocator(
-        [*run.events[:after], EmptyCache()], options=run.begin.options, cap_bytes=run.begin.cap
-    )
-    reserved, kept, tensors = (
-        size / MIB
-        for size in (run.reserved_bytes[after - 1], emptied.reserved_bytes[-1], run.allocated_bytes[after - 1])
-    )
-    return (
-        f"{reserved:.0f} reserved = {tensors:.0f} in tensors + {reserved - kept:.0f} wholly free "
-        f"+ {kept - tensors:.0f} stuck"
-    )
+    run = sim.simulate_allocator(events, options=options, cap_bytes=cap)
+    failed = run.out_of_memory
+    at = run.reserved_bytes.index(max(run.reserved_bytes)) if failed is None else failed.event
+    until = [*run.events[: at + (failed is None)], sim.EmptyCache()]
+    kept = sim.simulate_allocator(until, options=options, cap_bytes=cap).reserved_bytes[-1]
+    reserved, tensors = run.reserved_bytes[at], run.allocated_bytes[at]
+    row = {"setting": label, "peak reserved": reserved, "in tensors": tensors, "wholly free": reserved - kept}
+    row |= {"stuck": kept - tensors, "tried": None if failed is None else failed.segment_bytes}
+    counts = {"given back": run.device_frees[-1], "retries": run.retries[-1]}
+    return row | {"most in tensors": run.peak_allocated_bytes} | counts
 
 
-def other_orders(model: GPT, kinds: Mapping[str, Requests], lengths: Sequence[int]) -> list[dict[str, Any]]:
-    """The least and the most that is left unused, over five random orders of these lengths."""
-    orders = [random.Random(seed).sample(lengths, len(lengths)) for seed in range(5)]
-    rows = []
-    for label in ("default", "expandable segments"):
-        runs = [simulated(model, kinds, order, **SETTINGS[label]) for order in orders]
-        unused = [summary(*run)["unused"] for run in runs]
-        rows.append({"setting": label, "unused at least": min(unused), "unused at most": max(unused)})
-    return rows
+def gaps(events: Sequence[Event]) -> list[dict[str, Any]]:
+    """With memory to spare, by default and with expandable segments; and where the default fails."""
+    free = gap("default", events)
+    expandable = gap("expandable segments", events, **SETTINGS["expandable segments"])
+    return [free, expandable, gap("default, fails", events, cap=int(CAPS[1] * free["most in tensors"]))]
 
 
-def reserved_after_steps(run: AllocatorRun, ends: Sequence[int]) -> list[float]:
-    """Reserved memory after each step that was done, in MiB."""
-    return [run.reserved_bytes[end - 1] / MIB for end in ends if end <= len(run)]
+def whose(gap: Table) -> str:
+    """What a card of `gaps` says."""
+    back, stuck, tried = gap.text("default", "wholly free"), *map(gap["default, fails"].get, ("stuck", "tried"))
+    return f"To spare: {back} would go back. Out of memory: {stuck / MIB:.0f} MiB are stuck, {tried / MIB:.0f} wanted."
 
 
 # On a GPU
 
-# What a running process can be set back to: expandable segments stay as they were unless they are named.
-_DEFAULTS = "expandable_segments:False,roundup_power2_divisions:1"
-ON_A_GPU = tuple(SETTINGS)[:6]
-"""Settings that a running process can leave again: the others need a process of their own."""
+
+def one_draw(runs: Table) -> str:
+    """What the card of the H200's training says."""
+    default, expandable = (runs[label]["steps done"] for label in ("default", "expandable segments"))
+    return f"At 120%, one draw: {default} steps by default, {expandable} with expandable segments."
 
 
 def train(
-    *,
-    options: str = "",
-    order: str = "as they come",
-    empties: bool = False,
-    cap_bytes: int | None = None,
-    steps: int = 96,
-    rows: int = 64,
-    width: int = 512,
-    vocabulary: int = 2048,
+    rows: int, lengths: Sequence[int], cap: int = 0, options: str = "", empties: bool = False, width: int = 512
 ) -> dict[str, Any]:
-    """The same training on the GPU, with allocator options of its own: times, reserved memory, and counts.
-
-    The cache is emptied before, so that all memory of this training is taken with these options.
-    """
+    """Such a training on the GPU, all of whose memory is taken with these options: seconds of each step, and peaks."""
+    off = "expandable_segments:False"  # which stay as they were unless they are named
     gc.collect()
     torch.cuda.empty_cache()
-    torch._C._accelerator_setAllocatorSettings(f"{_DEFAULTS},{options}" if options else _DEFAULTS)
-    total = torch.cuda.mem_get_info()[1]
-    torch.cuda.set_per_process_memory_fraction(min(1.0, cap_bytes / total) if cap_bytes else 1.0)
+    torch._C._accelerator_setAllocatorSettings(options or off)
+    torch.cuda.set_per_process_memory_fraction(min(1.0, cap / torch.cuda.mem_get_info()[1]) if cap else 1.0)
     torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_stats()
-    report: dict[str, Any] = {"warm_up_s": 0.0, "step_s": [], "reserved_mib": []}
+    retries, step_s = torch.cuda.memory_stats().get("num_alloc_retries", 0), []
     try:
-        _steps(report, order, empties, steps, rows, width, vocabulary)
-        finished = True
-    except torch.OutOfMemoryError:
-        finished = False
-    finally:
-        torch._C._accelerator_setAllocatorSettings(_DEFAULTS)
-        torch.cuda.set_per_process_memory_fraction(1.0)
-    after = torch.cuda.memory_stats()
-    allocated, reserved = (after[f"{kind}_bytes.all.peak"] for kind in ("allocated", "reserved"))
-    counts = {"taken": "num_device_alloc", "given back": "num_device_free", "retries": "num_alloc_retries"}
-    report["summary"] = {
-        "peak allocated": allocated,
-        "peak reserved": reserved,
-        "unused": 1 - allocated / reserved if finished else None,
-        **{name: after[key] - before[key] for name, key in counts.items()},
-        "steps done": len(report["step_s"]),
-    }
-    return report
-
-
-def _steps(
-    report: dict[str, Any], order: str, empties: bool, steps: int, rows: int, width: int, vocabulary: int
-) -> None:
-    batches = line_batches(steps, rows)
-    longest = max(batches, key=padded_length)
-    torch.manual_seed(0)
-    model = GPT(vocabulary=vocabulary, context=128, width=width, layers=2, heads=width // 32).cuda()
-    optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
-
-    def timed(lines: Sequence[Any], length: int, optimize: bool) -> float:
-        tokens, targets = pad_lines(lines, length, device="cuda")
-        torch.cuda.synchronize()
-        started = time.perf_counter()
-        loss_of(model, tokens, targets).backward()
-        if optimize:
+        torch.manual_seed(0)
+        model = GPT(vocabulary=4 * width, context=128, width=width, layers=2, heads=width // 32).cuda()
+        optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
+        for length in lengths:
+            tokens, targets = torch.randint(4 * width, (2, rows, length), device="cuda")
+            torch.cuda.synchronize()
+            started = time.perf_counter()
+            functional.cross_entropy(model(tokens).flatten(0, 1), targets.flatten()).backward()
             optimizer.step()
-        optimizer.zero_grad()
-        if empties:
-            torch.cuda.empty_cache()
-        torch.cuda.synchronize()
-        return time.perf_counter() - started
+            optimizer.zero_grad()
+            if empties:
+                torch.cuda.empty_cache()
+            torch.cuda.synchronize()
+            step_s.append(time.perf_counter() - started)
+    except torch.OutOfMemoryError:
+        pass
+    finally:
+        torch._C._accelerator_setAllocatorSettings(off)
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    stats = torch.cuda.memory_stats()
+    peaks = {f"peak {kind}": stats.get(f"{kind}_bytes.all.peak", 0) for kind in ("reserved", "allocated")}
+    return {"step_s": step_s, "retries": stats.get("num_alloc_retries", 0) - retries, **peaks}
 
-    for number, lines in enumerate(batches):
-        if order == "warm-up" and number == 0:
-            report["warm_up_s"] = timed(longest, padded_length(longest), optimize=False)
-        length = padded_length(lines)
-        length = -(-length // 32) * 32 if order == "buckets" else length
-        report["step_s"].append(timed(lines, length, optimize=True))
-        report["reserved_mib"].append(torch.cuda.memory_reserved() / MIB)
+
+def on_a_gpu(lengths: Sequence[int], rows: int, width: int = 512) -> list[dict[str, Any]]:
+    """Each setting with memory to spare, which gives its time, then under caps of what the default's tensors held."""
+    free = {label: train(rows, lengths, width=width, **way) for label, way in SETTINGS.items()}
+    most, table = free["default"].pop("peak allocated"), []
+    for label, way in SETTINGS.items():
+        for cap in CAPS:
+            run = train(rows, lengths, int(cap * most), width=width, **way)
+            if done := len(run["step_s"]) == len(lengths):
+                break
+        step_s = sorted(free[label]["step_s"][2:])  # CUDA starts in the first, and AdamW's state is made
+        row = {"setting": label, "gets through from": cap if done else None, "steps done": len(run["step_s"])}
+        row |= {"retries": run["retries"], "step": step_s[len(step_s) // 2]}
+        table.append(row | {"peak reserved": free[label]["peak reserved"], "peak allocated": most})
+    return table
 
 
-def on_a_gpu(**sizes: int) -> tuple[list[dict[str, Any]], dict[str, list[float]], dict[str, list[float]]]:
-    """Every setting under a cap of 1.2 times the demand: rows of a table, times of the steps, reserved memory.
-
-    The demand is what the default allocates at its peak, found by a run without a cap, which pays for CUDA's start. A
-    training so small that segments count for more gets a little on top.
-    """
-    demand = train(**sizes)["summary"]["peak allocated"]
-    cap = max(int(1.2 * demand), demand + 64 * MIB)
-    settings = {label: SETTINGS[label] for label in ON_A_GPU} | {"default again": {}}
-    reports = {label: train(cap_bytes=cap, **setting, **sizes) for label, setting in settings.items()}
-    base = reports["default"]["step_s"]
-    rows = []
-    for label, report in reports.items():
-        step_s = report["step_s"]
-        both = list(zip(step_s[1:], base[1:], strict=False))
-        rows.append(
-            {
-                "setting": label,
-                **report["summary"],
-                "warm-up and step 1": report["warm_up_s"] + step_s[0] if step_s else None,
-                "other steps": sum(own for own, _ in both) / sum(default for _, default in both) if both else None,
-            }
-        )
-    done = {label: report for label, report in reports.items() if report["step_s"]}
-    times, reserved = ({label: report[key] for label, report in done.items()} for key in ("step_s", "reserved_mib"))
-    return rows, times, reserved
+def rows_that_fit(most: int = 2560) -> int:
+    """Rows of a batch: as many as make tensors of over 20 GiB, and fewer on a GPU of less than 40 GiB."""
+    return min(most, most * torch.cuda.mem_get_info()[0] // (40 * 2**30))

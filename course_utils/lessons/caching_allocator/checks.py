@@ -1,54 +1,12 @@
-"""Checks of the lesson. They run the simulated allocator, so none needs a GPU."""
+"""The check of the lesson's exercise."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from course_utils.lessons.answers import UNKNOWN, NotRight, ask, exercise, number, recognise, truth
-from course_utils.memory.allocator import MIB, round_size, segment_size
-
-# Both sides of every boundary.
-_REQUESTS = (1, 512, 100_000, MIB, MIB + 1, 5 * MIB, 10 * MIB - 1, 10 * MIB, 10 * MIB + 1, 13 * MIB, 20 * MIB, 33 * MIB)
-
-
-def _up(size: int, step: int) -> int:
-    return -(-size // step) * step
-
-
-def _taken(size: int) -> int:
-    return segment_size(round_size(size))
-
-
-def _segment(size: int, *, small: int = 2 * MIB, middle: int = 20 * MIB, small_up_to: int = MIB) -> int:
-    if size <= small_up_to:
-        return small
-    return middle if size < 10 * MIB else _up(size, 2 * MIB)
-
-
-_BY_HAND: Mapping[str | None, Callable[[int], int]] = {
-    None: _taken,
-    "the_request": lambda size: size,
-    "the_block": lambda size: _up(size, 512),
-    "one_pool": lambda size: _segment(_up(size, 512), small=20 * MIB),
-    "always_twenty": lambda size: 2 * MIB if size <= MIB else _up(size, 20 * MIB),
-    "exact_when_large": lambda size: _taken(size) if size < 10 * MIB - 512 else _up(size, 512),
-    "rounds_too_late": _segment,
-    "boundary": lambda size: _segment(_up(size, 512), small_up_to=MIB - 1),
-}
-
-
-@exercise
-def check_by_hand(answer: Any) -> str | None:
-    given = [number(ask(answer, size), "A number of bytes") for size in _REQUESTS]
-    key = recognise(given, _BY_HAND, [(size,) for size in _REQUESTS], rel_tol=0)
-    if key != UNKNOWN:
-        return key
-    size, value = next((size, value) for size, value in zip(_REQUESTS, given, strict=True) if value != _taken(size))
-    raise NotRight(
-        f"For a request of {size} byte{'s' * (size > 1)} ({size / MIB:.6g} MiB) you return {value:.12g} bytes, and "
-        f"{_taken(size)} ({_taken(size) // MIB} MiB) are taken from the device."
-    )
+from course_utils.lessons.answers import UNKNOWN, NotRight, ask, exercise, recognise, truth
+from course_utils.memory.allocator import MIB
 
 
 def _statistics(asked: int, allocated: int, peak: int, reserved: int, inactive: int, retries: int) -> dict[str, int]:

@@ -64,7 +64,9 @@ def test_the_book_reveals_what_the_notebook_reveals():
 
 def test_without_a_record_nothing_is_shown(records: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("COURSE_REFERENCE_ROOT", str(records))
-    path, other = (records / machine / "flatten_parameters.json" for machine in (recorder_of("flatten_parameters"), "another"))
+    path, other = (
+        records / machine / "flatten_parameters.json" for machine in (recorder_of("flatten_parameters"), "another")
+    )
     for recorded_elsewhere in set(records.glob("*/flatten_parameters.json")) - {path}:
         recorded_elsewhere.unlink()
     assert "code has changed" not in shown()

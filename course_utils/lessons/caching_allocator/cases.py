@@ -115,8 +115,8 @@ def gap(label: str, events: Sequence[Event], options: str = "", cap: int | None 
     until = [*run.events[: at + (failed is None)], sim.EmptyCache()]
     kept = sim.simulate_allocator(until, options=options, cap_bytes=cap).reserved_bytes[-1]
     reserved, tensors = run.reserved_bytes[at], run.allocated_bytes[at]
-    row = {"setting": label, "peak reserved": reserved, "in tensors": tensors, "wholly free": reserved - kept}
-    row |= {"stuck": kept - tensors, "tried": None if failed is None else failed.segment_bytes}
+    row = {"setting": label, "in tensors": tensors, "wholly free": reserved - kept, "stuck": kept - tensors}
+    row |= {"peak reserved": reserved, "tried": None if failed is None else failed.segment_bytes}
     counts = {"given back": run.device_frees[-1], "retries": run.retries[-1]}
     return row | {"most in tensors": run.peak_allocated_bytes} | counts
 
@@ -135,12 +135,6 @@ def whose(gap: Table) -> str:
 
 
 # On a GPU
-
-
-def one_draw(runs: Table) -> str:
-    """What the card of the H200's training says."""
-    default, expandable = (runs[label]["steps done"] for label in ("default", "expandable segments"))
-    return f"At 120%, one draw: {default} steps by default, {expandable} with expandable segments."
 
 
 def train(

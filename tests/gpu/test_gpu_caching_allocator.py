@@ -35,22 +35,13 @@ def test_the_older_name_wins() -> None:
     assert ran.stdout.split() == ["max_split_size_mb:64", "False"], ran.stderr[-2000:]
 
 
-@pytest.mark.parametrize("label", cases.ON_A_GPU)
-def test_a_training_reports_its_steps_and_its_memory(label: str) -> None:
-    report = cases.train(steps=12, **cases.SETTINGS[label])
-    summary = report["summary"]
-    assert summary["steps done"] == len(report["step_s"]) == len(report["reserved_mib"]) == 12
-    assert summary["retries"] == 0
-    assert (summary["given back"] > 0) == (label == "empty_cache() each step")
-    assert summary["peak allocated"] <= summary["peak reserved"]
-    assert summary["peak reserved"] >= max(report["reserved_mib"]) * cases.MIB
-    assert (report["warm_up_s"] > 0) == label.startswith("warm-up")
-
-
-def test_a_cap_is_kept_and_running_out_is_reported() -> None:
-    demand = cases.train(steps=12)["summary"]["peak allocated"]
-    summary = cases.train(steps=12, cap_bytes=int(0.8 * demand))["summary"]
-    assert summary["unused"] is None
-    assert summary["steps done"] < 12
-    assert summary["retries"] >= 1
+@pytest.mark.parametrize("label", cases.SETTINGS)
+def test_a_training_reports_its_steps_and_its_memory_and_a_cap_is_kept(label: str) -> None:
+    lengths = cases.DRAWS[2][:12]
+    free = cases.train(64, lengths, **cases.SETTINGS[label])
+    assert (len(free["step_s"]), free["retries"]) == (12, 0)
+    assert 0 < free["peak allocated"] <= free["peak reserved"]
+    capped = cases.train(64, lengths, int(0.8 * free["peak allocated"]), **cases.SETTINGS[label])
+    assert len(capped["step_s"]) < 12
+    assert capped["retries"] >= 1
     assert torch.cuda.get_per_process_memory_fraction() == 1.0

@@ -6,11 +6,10 @@ import pytest
 import torch
 from torch.nn import functional
 
-from course_utils.materials.memory_requests import Requests, summary, trace_requests, training_events
+from course_utils.materials.memory_requests import Requests, trace_requests, training_events
 from course_utils.materials.models import GPT
-from course_utils.memory.allocator import Allocate, Free, simulate_allocator
+from course_utils.memory.allocator import Allocate, simulate_allocator
 from course_utils.memory.trace import trace_memory
-from course_utils.records.kinds.memory_trace import MemoryBlock
 
 
 def passes(model: GPT, length: int, rows: int, vocabulary: int) -> None:
@@ -72,33 +71,11 @@ def test_a_training_is_weights_then_steps(model: GPT, kinds: dict[str, Requests]
     assert len(ends) == 3
     assert ends[-1] == len(events)
     assert run.allocated_bytes[ends[1] - 1] == run.allocated_bytes[ends[2] - 1]
-    with_warm_up, _ = training_events(kinds, [10, 30, 20], model, order="warm-up")
-    assert len(with_warm_up) == len(events) + len(kinds["warm-up"].events(30, "w"))
-    padded, _ = training_events(kinds, [10, 30, 20], model, order="buckets", bucket=16)
-    equal, _ = training_events(kinds, [16, 32, 32], model)
-    assert padded == equal
     doubled, _ = training_events(kinds, [10], model, factor=2)
     single, _ = training_events(kinds, [10], model)
     assert [e.bytes for e in doubled if isinstance(e, Allocate)] == [
         2 * e.bytes for e in single if isinstance(e, Allocate)
     ]
-
-
-def test_a_summary_counts_whole_steps():
-    block = MemoryBlock(3 * 2**20, 1, 2, "temporaries")
-    work = Requests((block,), (0,), 8, 3)
-    kinds = {"first step": work, "step": work}
-    model = torch.nn.Identity()
-    events, ends = training_events(kinds, [8, 8], model, factor=10)
-    done = summary(simulate_allocator(events), ends)
-    assert (done["steps done"], done["taken"], done["retries"]) == (2, 1, 0)
-    assert done["peak allocated"] == done["peak reserved"] == 30 * 2**20
-    assert done["unused"] == 0
-    half = summary(simulate_allocator([Allocate("a", 10 * 2**20), Free("a"), Allocate("b", 30 * 2**20)]), [1, 3])
-    assert half["unused"] == pytest.approx(0.25)
-    # A training whose last event fails has not completed its last step.
-    last = summary(simulate_allocator([Allocate("a", 2**20), Allocate("b", 2**24)], cap_bytes=2**22), [1, 2])
-    assert last["steps done"] == 1
 
 
 def test_work_that_cannot_be_drawn_through_two_lengths_is_refused():

@@ -15,10 +15,8 @@ def _statistics(asked: int, allocated: int, peak: int, reserved: int, inactive: 
         "allocated_bytes.all.current": allocated * MIB,
         "allocated_bytes.all.peak": peak * MIB,
         "reserved_bytes.all.current": reserved * MIB,
-        "reserved_bytes.all.peak": reserved * MIB,
         "inactive_split_bytes.all.current": inactive * MIB,
         "num_alloc_retries": retries,
-        "num_ooms": 1,
     }
 
 
@@ -35,19 +33,14 @@ _FAILURES = (
 )
 
 
-def _fits(tensors: int, requested: int, cap: int) -> bool:
-    return tensors + requested <= cap
-
-
 _READINGS: Mapping[str | None, Callable[[Mapping[str, int], int, int], bool]] = {
-    None: lambda s, r, c: _fits(s["requested_bytes.all.current"], r, c),
-    "allocated": lambda s, r, c: _fits(s["allocated_bytes.all.current"], r, c),
-    "reserved": lambda s, r, c: _fits(s["reserved_bytes.all.current"], r, c),
-    "peak": lambda s, r, c: _fits(s["allocated_bytes.all.peak"], r, c),
+    None: lambda s, r, c: s["requested_bytes.all.current"] + r <= c,
+    "allocated": lambda s, r, c: s["allocated_bytes.all.current"] + r <= c,
+    "reserved": lambda s, r, c: s["reserved_bytes.all.current"] + r <= c,
+    "peak": lambda s, r, c: s["allocated_bytes.all.peak"] + r <= c,
     "cached_alone": lambda s, r, c: s["reserved_bytes.all.current"] - s["allocated_bytes.all.current"] >= r,
     "inactive_alone": lambda s, r, c: s["inactive_split_bytes.all.current"] >= r,
-    "retries": lambda s, r, c: s["num_alloc_retries"] > 0,
-    "turned_round": lambda s, r, c: not _fits(s["requested_bytes.all.current"], r, c),
+    "turned_round": lambda s, r, c: s["requested_bytes.all.current"] + r > c,
 }
 
 

@@ -24,7 +24,6 @@ WRONG = {
         "peak": peak_counts,
         "cached_alone": only_the_cache,
         "inactive_alone": lambda stats, requested, cap: stats["inactive_split_bytes.all.current"] >= requested,
-        "retries": lambda stats, requested, cap: stats["num_alloc_retries"] > 0,
         "turned_round": lambda stats, requested, cap: stats["requested_bytes.all.current"] + requested > cap,
     },
 }

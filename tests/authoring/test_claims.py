@@ -111,7 +111,7 @@ def test_another_record_gives_another_verdict_and_the_message_names_the_sentence
     judgement = judge(claim, root)
     judged = judgement.parts[index_of(name)]
     assert judged.verdict == expected != part.verdict
-    gives = f"its rule gives {expected!r}: {judged.machines[0].machine} gives {expected!r}"
+    gives = f"its rule gives {expected!r}: holds: {part.holds}"
     of_the_part = repr(part.what) if len(claim.parts) > 1 else ""
     (fault,) = [text for text in faults([judgement]) if gives in text and of_the_part in text]
     assert fault.startswith(f'{claim.id} · {claim.claim.rstrip(".")}: "{claim.sentence}"')

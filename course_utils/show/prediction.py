@@ -166,10 +166,8 @@ class Prediction:
 
 def _html(shown: Any) -> str:
     """What shows a result in a page that has the style."""
-    if shown is None:
-        return ""
-    if markup := getattr(shown, "_repr_html_", lambda: None)():  # a figure's is None
-        return bare(markup)
+    if shown is None or (markup := getattr(shown, "_repr_html_", lambda: None)()):  # a figure's is None
+        return "" if shown is None else bare(markup)
     png = base64.b64encode(shown._repr_png_()).decode()
     return f'<img src="data:image/png;base64,{png}" alt="{html.escape(shown.alt)}">'
 

@@ -43,7 +43,7 @@ def kept_bytes(forward: Callable[[], Any], besides: Iterable[torch.Tensor] = ())
     def keep(tensor: torch.Tensor) -> torch.Tensor:
         storage = tensor.untyped_storage()
         kept[storage._cdata] = storage
-        return tensor
+        return tensor.detach()  # with its graph, an operation that keeps its own output would keep itself for good
 
     with saved_tensors_hooks(keep, lambda tensor: tensor):
         result = forward()

@@ -1,7 +1,6 @@
-"""Wrong answers to the exercises of the lesson: one for each hint."""
+"""Wrong answers to the exercise of the lesson: one for each hint."""
 
 import torch
-from torch import nn
 
 
 def features(model, batches):
@@ -62,47 +61,6 @@ def after_an_error(model, batches):
     return made
 
 
-class Positions(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.table = None
-
-    def make(self, length):
-        with torch.no_grad():
-            return torch.arange(length, dtype=torch.float32).cos()[:, None].detach()
-
-    def is_too_short(self, length):
-        return self.table is None or len(self.table) < length
-
-    def forward(self, x):
-        length = x.shape[1]
-        if self.is_too_short(length):
-            self.table = self.make(length)
-        return x * self.table[:length]
-
-
-class Normal(Positions):
-    def make(self, length):
-        with torch.inference_mode(False):
-            return super().make(length)
-
-
-class Rebuilds(Normal):
-    def is_too_short(self, length):
-        return True
-
-
-class TooShort(Normal):
-    def is_too_short(self, length):
-        return self.table is None
-
-
-class Graph(Positions):
-    def forward(self, x):
-        with torch.inference_mode(False):
-            return super().forward(x)
-
-
 WRONG = {
     "check_features": {
         "dropout": dropout,
@@ -114,5 +72,4 @@ WRONG = {
         "frozen_woken": frozen_woken,
         "after_an_error": after_an_error,
     },
-    "check_positions": {"inference": Positions, "rebuilds": Rebuilds, "too_short": TooShort, "graph": Graph},
 }

@@ -471,9 +471,6 @@ def _progress(expected_s: float) -> AbstractContextManager[Any]:
     return shown()
 
 
-# Two snapshots
-
-
 def _grown(earlier: SnapshotFile, later: SnapshotFile, device: int | None) -> Card:
     """Subtract what each line holds in one snapshot from what it holds in another; neither needs a history."""
     (sizes, blocks), (more_sizes, more_blocks) = (_held(file, device) for file in (earlier, later))

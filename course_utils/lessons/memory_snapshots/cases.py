@@ -14,9 +14,11 @@ import torch
 from course_utils.lessons.memory_snapshots import planted, stand_in
 from course_utils.materials.models import GPT
 from course_utils.materials.text import library_text
+from course_utils.measure.fresh import fresh
 from course_utils.measure.machine import device_kind, environment, scaled
 from course_utils.memory.snapshot_files import read_file
 from course_utils.memory.snapshot_history import DeviceHistory
+from course_utils.memory.trace import trace_memory
 from course_utils.records.kinds.memory_trace import MemoryBlock, MemoryTrace
 from course_utils.records.store import keep
 
@@ -55,10 +57,7 @@ def train_and_evaluate(dump: Callable[[str], Any] = lambda name: None) -> None:
 
 
 def dumps(folder: Path) -> dict[str, Path]:
-    """Snapshots of the program: in the middle of its evaluation, after it, and where it runs out of memory.
-
-    For that it may take 4 MiB more than until after the evaluation. On a CPU the allocator and its error are simulated.
-    """
+    """Snapshots in the middle of the evaluation, after it, and at the error: simulated on a CPU, by a cap on a GPU."""
     files = {name: folder / f"{name}.pickle" for name in ("half_1", "half_2", "out_of_memory")}
     if DEVICE != "cuda":
         with stand_in.memory_history() as dump:
@@ -109,3 +108,7 @@ def loss_inputs(dtype: torch.dtype) -> list[torch.Tensor]:
     x, weight = torch.randn(tokens, width, generator=generator), torch.randn(words, width, generator=generator) / 4
     rounded = [each.bfloat16().to(DEVICE, dtype).requires_grad_() for each in (x, weight)]
     return [*rounded, torch.randint(words, (tokens,), generator=generator).to(DEVICE)]
+
+
+def traced(make: Callable[..., Callable[[], None]], **how: Any) -> MemoryTrace:
+    return trace_memory(fresh(make, **how), verify=False, overhead=False)

@@ -69,8 +69,7 @@ def _parser() -> tuple[_Parser, list[str]]:
     add("--allow-busy", action="store_true", help="let a reference record hold what was measured under load")
     add("--force", action="store_true", help="measure again what is already recorded")
     add("--size", choices=_SIZES, help="problem sizes; default: full with a CUDA GPU, smoke without")
-    longest = "the longest one cell may take (600)"
-    add("--timeout", type=_seconds, default=_TIMEOUT_S, metavar="SECONDS", help=longest)
+    add("--timeout", type=_seconds, default=_TIMEOUT_S, metavar="SECONDS", help="the longest one cell may take (600)")
     add("--traceback", action="store_true", help="show the traceback of a cell that fails")
 
     page = "one HTML page: this machine's results beside the recorded machines'"
@@ -97,9 +96,10 @@ def _parser() -> tuple[_Parser, list[str]]:
     add = verb(
         _snapshot,
         "what holds a GPU's memory in a snapshot of PyTorch, and what would need less",
-        "The same requests are replayed under other settings of the allocator. Nothing in the file is run.",
+        "It is replayed under other settings of the allocator. With a later file: what grew, by line. Nothing is run.",
     )
     add("file", type=_file, metavar="FILE", help="what torch.cuda.memory._dump_snapshot wrote")
+    add("later", type=_file, nargs="?", metavar="LATER", help="a later snapshot of the same program")
     add("--device", type=int, metavar="N", help="of several GPUs the one to read; default: each")
     return parser, list(verbs.choices)
 
@@ -367,7 +367,7 @@ def _snapshot(options: argparse.Namespace) -> int:
     from course_utils.memory.snapshot_report import SnapshotError, read_snapshot
 
     try:
-        print(read_snapshot(options.file, device=options.device))
+        print(read_snapshot(options.file, options.later, device=options.device))
     except SnapshotError as error:
         return _complain(str(error), FAILED)
     return 0

@@ -261,23 +261,13 @@ def _segment(segment: Mapping[str, Any]) -> bool:
 
 
 def pool_of(thing: Mapping[str, Any], key: str) -> tuple[int, ...]:
-    """The private pool that a segment or an entry belongs to; empty for the common one.
-
-    Example:
-        >>> pool_of({"pool_id": (0, 2)}, "pool_id"), pool_of({"pool_id": (0, 0)}, "pool_id")
-        ((0, 2), ())
-    """
+    """The private pool that a segment or an entry belongs to; empty for the common one."""
     pool = thing.get(key)
     return tuple(pool) if isinstance(pool, list | tuple) and any(pool) else ()
 
 
 def unknown_words(unknown: Mapping[str, int]) -> str:
-    """What a reader must know of actions that were left out; empty if there were none.
-
-    Example:
-        >>> unknown_words({"teleport": 3})
-        'Left out, as this reader does not know it: 3 entries named teleport.'
-    """
+    """What a reader must know of actions that were left out; empty if there were none."""
     if not unknown:
         return ""
     words = [f"{count} entr{'y' if count == 1 else 'ies'} named {action[:40]}" for action, count in unknown.items()]

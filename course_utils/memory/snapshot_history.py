@@ -98,7 +98,7 @@ class DeviceHistory:
         ends = {block["address"]: block for segment in self.segments for block in _addressed(segment)}
         for allocation in history.allocations:
             if allocation.born == 0 and allocation.died is None:  # its stack may be known from the end
-                allocation.frames = _frames(ends.get(allocation.address, {}))
+                allocation.frames = frames_of(ends.get(allocation.address, {}))
         return history
 
     @cached_property
@@ -244,7 +244,7 @@ def _addressed(segment: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [{**block, "address": start} for block, start in zip(segment["blocks"], starts, strict=False)]
 
 
-def _frames(block: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+def frames_of(block: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
     """The stack of a block: PyTorch before 2.1 had it in a history of its own."""
     frames = block.get("frames")
     if not frames and isinstance(block.get("history"), list) and block["history"]:

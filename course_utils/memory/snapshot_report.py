@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -12,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from course_utils.memory.snapshot_files import SnapshotError, SnapshotFile, read_file, unknown_words
-from course_utils.memory.snapshot_history import DeviceHistory, Holder, OutOfMemory
+from course_utils.memory.snapshot_history import DeviceHistory, Holder, OutOfMemory, frames_of
 from course_utils.memory.snapshot_plan import LEAK_LESSON, plan_of
 from course_utils.memory.snapshot_steps import Growth, growth_of
-from course_utils.memory.stacks import EARLIER, Place
+from course_utils.memory.stacks import EARLIER, NO_STACK, Place, read_stack
 from course_utils.memory.what_if import Requests, Trial, WhatIf, freed_earlier, what_if
 from course_utils.show.cards import Bar, Card, Row, Shown, Toned, amount_axis
 from course_utils.show.formats import format_bytes, format_percent, format_seconds, listed
@@ -380,7 +381,9 @@ class SnapshotReport(Shown):
         return max(self.devices, key=lambda report: report.peak_reserved_bytes).plot()
 
 
-def read_snapshot(source: str | Path | bytes | Mapping[str, Any], *, device: int | None = None) -> SnapshotReport:
+def read_snapshot(
+    source: str | Path | bytes | Mapping[str, Any], later: str | Path | None = None, *, device: int | None = None
+) -> SnapshotReport | Card:
     """Read a memory snapshot: what held the memory at its peak, and what would need less.
 
     The requests of the history are replayed to a simulated allocator, as recorded and under other settings. Nothing in
@@ -388,6 +391,7 @@ def read_snapshot(source: str | Path | bytes | Mapping[str, Any], *, device: int
 
     Args:
         source: what ``torch.cuda.memory._dump_snapshot`` wrote, as a file or its bytes, or ``_snapshot()``'s value.
+        later: a second file of the same program: what holds more in it, by line, is a card.
         device: the index of the GPU to read; by default each that has memory or a history.
 
     Returns:
@@ -409,6 +413,8 @@ def read_snapshot(source: str | Path | bytes | Mapping[str, Any], *, device: int
         'GPU 0 held up to 1.00 MiB in tensors, and 2.00 MiB reserved: nothing stands out.'
     """
     file = read_file(source)
+    if later is not None:
+        return _grown(file, read_file(later), device)
     found = file.devices
     if device is not None and device not in found:
         held = f"it has {listed(map(str, found))}" if found else "it has none"
@@ -463,3 +469,37 @@ def _progress(expected_s: float) -> AbstractContextManager[Any]:
             yield bar.advance
 
     return shown()
+
+
+def _grown(earlier: SnapshotFile, later: SnapshotFile, device: int | None) -> Card:
+    """Subtract what each line holds in one snapshot from what it holds in another; neither needs a history."""
+    (sizes, blocks), (more_sizes, more_blocks) = (_held(file, device) for file in (earlier, later))
+    if any(line[0] for line in (*sizes, *more_sizes)) and not sizes.keys() & {line for line in more_sizes if line[0]}:
+        names = f"{earlier.name} and {later.name}"
+        raise SnapshotError(f"{names} have no line in common: are both of one program, and recorded from its start?")
+    ends = [max((e.get("time_us", 0) for trace in file.traces for e in trace), default=0) for file in (earlier, later)]
+    if 0 < ends[1] < ends[0]:
+        raise SnapshotError(f"{later.name} is older than {earlier.name}: name the earlier file first")
+    grew = Counter({line: size - sizes[line] for line, size in more_sizes.items() if size > sizes[line]})
+    rows = [
+        (line[0] or NO_STACK, line[1], f"+{format_bytes(size)}", f"{more_blocks[line] - blocks[line]:+}")
+        for line, size in grew.most_common(_MOST_PLACES)
+    ]
+    columns = zip(("line", "from", "more", "blocks"), zip(*rows, strict=True), strict=False)
+    table = Grid("", tuple(Column(head, cells, numeric=head in ("more", "blocks")) for head, cells in columns))
+    first, last = (format_bytes(sum(held.values())) for held in (sizes, more_sizes))
+    held = f"{first} in {earlier.name}, {last} in {later.name}"
+    return Card(f"In use: {held}. {'What grew:' if rows else 'No line grew.'}", table=table if rows else None)
+
+
+def _held(file: SnapshotFile, device: int | None) -> tuple[Counter[tuple[str, str]], Counter[tuple[str, str]]]:
+    """Bytes and blocks in use at the end, by line and the program's own line that led there."""
+    sizes, counts = Counter(), Counter()
+    for segment in file.segments:
+        for block in segment["blocks"] if device in (None, segment.get("device", 0)) else ():
+            if block["state"] != "inactive":
+                stack = read_stack(frames_of(block))
+                line = repr(stack.place) if stack.place else "", repr(stack.caller) if stack.caller else ""
+                sizes[line] += block["size"]
+                counts[line] += 1
+    return sizes, counts

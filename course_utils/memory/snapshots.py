@@ -424,17 +424,7 @@ class Snapshot:
     _listed: Sequence[Mapping[str, Any]]  # the segments of the file
 
     def state_before(self, entry: int) -> AllocatorState:
-        """The segments right before an entry of the history, as recorded: undone from the end, not simulated.
-
-        Example:
-            >>> alloc = {"action": "alloc", "addr": 2**21, "size": 100, "stream": 0}
-            >>> segment = {"action": "segment_alloc", "addr": 2**21, "size": 2**21, "stream": 0}
-            >>> blocks = [{"size": 512, "state": "active_allocated"}, {"size": 2**21 - 512, "state": "inactive"}]
-            >>> end = {"address": 2**21, "total_size": 2**21, "stream": 0, "segment_type": "small", "blocks": blocks}
-            >>> snapshot = load_snapshot({"segments": [end], "device_traces": [[segment, alloc]]})
-            >>> [len(state.segments[0].blocks) for state in map(snapshot.state_before, (1, 2))]
-            [1, 2]
-        """
+        """The segments right before an entry of the history, as recorded: undone from the end, not simulated."""
         return _undone(_Past(self._listed, self.options), self.entries, entry).state()
 
     def __repr__(self) -> str:
@@ -464,14 +454,6 @@ class Snapshot:
 
         Returns:
             The comparison, by the rule that fits better; its ``ties`` says which.
-
-        Example:
-            >>> alloc = {"action": "alloc", "addr": 2**21, "size": 100, "stream": 0}
-            >>> segment = {"action": "segment_alloc", "addr": 2**21, "size": 2**21, "stream": 0}
-            >>> blocks = [{"size": 512, "state": "active_allocated"}, {"size": 2**21 - 512, "state": "inactive"}]
-            >>> end = {"address": 2**21, "total_size": 2**21, "stream": 0, "segment_type": "small", "blocks": blocks}
-            >>> load_snapshot({"segments": [end], "device_traces": [[segment, alloc]]}).replay().agrees
-            True
         """
         chosen = self.options if options is None else options_of(options)
         given = _Replayer(self, Allocator(chosen, cap_bytes, device_bytes, ties)).replay()
@@ -659,13 +641,6 @@ def load_snapshot(source: str | Path | Mapping[str, Any], *, device: int | None 
     Raises:
         ValueError: if it is damaged, no snapshot, or a pickle that would load code; if its history and its segments
             contradict each other; if a private pool is in it.
-
-    Example:
-        >>> load_snapshot({"segments": [], "device_traces": [[]]})
-        device 0: 0 entries, options: defaults
-        at the beginning 0 B reserved, 0 B allocated
-        at the end 0 B reserved, 0 B allocated
-        The snapshot does not say which options were in force; the defaults are assumed.
     """
     snapshot = _load(source)
     try:

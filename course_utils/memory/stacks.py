@@ -30,12 +30,7 @@ _MOST_FRAMES = 2000
 
 
 class Place(NamedTuple):
-    """A line of a program.
-
-    Example:
-        >>> Place("/home/me/model/layers.py", 12, "forward")
-        layers.py:12 forward
-    """
+    """A line of a program, such as ``layers.py:12 forward``."""
 
     file: str
     line: int

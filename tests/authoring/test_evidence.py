@@ -91,7 +91,7 @@ def test_changed_code_gives_the_value_with_a_notice(records: Path):
         ('2 * -fsdp/peak["DDP"]["peak"] / 3', "bytes"),
         ('fsdp/peak["DDP"]["peak"] / fsdp/peak["FSDP"]["peak"]', "ratio"),
         ('quantity(1 - fsdp/peak["FSDP"]["peak"] / fsdp/peak["DDP"]["peak"], "percent")', "percent"),
-        ("memory_snapshots/step.peak_bytes", "bytes"),
+        ("memory_snapshots/history.peak_bytes", "bytes"),
         ('torch_compile/mlp["compiled"].median_s', "s"),
         ('torch_compile/mlp["compiled"].ratio', "ratio"),
         ('torch_compile/mlp["compiled"].measurement.interval_s.low', "s"),

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from course_utils.lessons.memory_snapshots.cases import memory_history
+from course_utils.lessons.memory_snapshots.stand_in import memory_history
 from course_utils.memory.allocator import Allocate, Allocator, AllocatorOptions, EmptyCache, Event, Free
 from course_utils.memory.snapshot_report import SnapshotError, SnapshotReport, read_snapshot
 from course_utils.memory.snapshots import Snapshot
@@ -407,7 +407,7 @@ def test_a_real_program_on_the_cpu(tmp_path: Path, leaks: bool) -> None:
     """Real operations and stacks, with what PyTorch's allocator would have written."""
     model, kept = nn.Sequential(*(nn.Linear(512, 512) for _ in range(3))), []
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    with memory_history("cpu") as dump:
+    with memory_history() as dump:
         for _ in range(8):
             inputs = torch.ones(2048, 512) * 2
             outputs = model(inputs)

@@ -27,8 +27,21 @@ def test_a_drawing_is_described_and_its_lesson_shows_it(path: Path):
     assert repr(shown) == f"Figure: {shown.alt}"
     tree = ElementTree.parse(path)
     names = {node.tag.removeprefix(SVG) for node in tree.iter()}
-    assert names <= {"svg", "title", "rect", "line", "circle", "path", "text", "tspan", "pattern"}  # no script, no link
-    assert min(float(text.get("font-size")) for text in tree.iter(f"{SVG}text")) >= 9
+    known = {
+        "svg",
+        "title",
+        "rect",
+        "line",
+        "circle",
+        "path",
+        "text",
+        "tspan",
+        "pattern",
+        "image",
+    }  # no script, no link
+    assert names <= known
+    assert all(image.get("href").startswith("data:image/webp;base64,") for image in tree.iter(f"{SVG}image"))
+    assert all(float(text.get("font-size")) >= 9 for text in tree.iter(f"{SVG}text"))
     assert path.stat().st_size < 30_000
     (notebook,) = (ROOT / "notebooks").glob(f"[0-9][0-9]_{path.parent.name}.ipynb")
     assert f'drawing(\\"{path.parent.name}/{path.stem}\\")' in notebook.read_text(encoding="utf-8")

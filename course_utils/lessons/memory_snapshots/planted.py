@@ -12,6 +12,7 @@ Batch = tuple[torch.Tensor, torch.Tensor]
 
 
 def train_step(model: nn.Module, optimizer: torch.optim.Optimizer, batch: Batch) -> None:
+    """Take a step, with a name for each tensor."""
     tokens, targets = batch
     logits = model(tokens).flatten(0, 1)
     log_probabilities = functional.log_softmax(logits.float(), dim=-1)
@@ -22,6 +23,7 @@ def train_step(model: nn.Module, optimizer: torch.optim.Optimizer, batch: Batch)
 
 
 def evaluate(model: nn.Module, batches: Iterable[Batch]) -> list[torch.Tensor]:
+    """Give the loss of each batch."""
     losses = []
     for tokens, targets in batches:
         losses.append(functional.cross_entropy(model(tokens).flatten(0, 1), targets))

@@ -12,7 +12,6 @@ from course_utils.lessons.answers import NotRight, ask, exercise, number
 _MODELS = (
     (1_000, 940, 300, 12, 700),  # the last block fits to the byte
     (5_200, 4_900, 900, 16, 4_825),  # a quarter of a block more than one
-    (810, 790, 400, 24, 655),
     (300, 291, 100, 32, 320),  # it fits as it is
     (700, 650, 160, 12, 170),  # all but the last one
     (3_205, 2_964, 898, 12, 700),  # the line says 11, and gradients are more than that
@@ -37,14 +36,10 @@ def _by(key: str | None, peak: float, with_one: float, with_all: float, layers: 
 
 @exercise
 def check_count(answer: Any) -> str | None:
-    given = []
-    for model in _MODELS:
-        value = ask(answer, *model)
-        given.append(_IMPOSSIBLE if value is None else number(value, "A number of blocks, or None,"))
+    given = [ask(answer, *model) for model in _MODELS]
+    given = [_IMPOSSIBLE if each is None else number(each, "A number of blocks, or None,") for each in given]
     for key in (*_COUNTS, "in_proportion", "no_floor"):
-        if all(
-            math.isclose(value, _by(key, *model), abs_tol=1e-9) for value, model in zip(given, _MODELS, strict=True)
-        ):
+        if math.dist(given, [_by(key, *model) for model in _MODELS]) < 1e-9:
             return key
     value, model = next((v, m) for v, m in zip(given, _MODELS, strict=True) if v != _by(None, *m))
     said, right = ("None" if each == _IMPOSSIBLE else f"{each:g}" for each in (value, _by(None, *model)))

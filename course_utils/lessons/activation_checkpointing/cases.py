@@ -16,7 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, 
 from course_utils.materials.models import GPT, Block, LlamaBlock, rotary_turns
 from course_utils.materials.step_memory import kept_bytes
 from course_utils.measure.fresh import Fresh, fresh
-from course_utils.measure.machine import device_kind, scaled
+from course_utils.measure.machine import course_size, device_kind, scaled
 
 aten = torch.ops.aten
 _ON_CPU = aten._scaled_dot_product_flash_attention_for_cpu
@@ -64,7 +64,8 @@ def sizes() -> dict[str, Any]:
     gpu = {"width": 1024, "heads": 16, "length": 1024, "batch": 4, "dtype": "bf16 autocast"}
     if device_kind() == "cuda" and torch.cuda.get_device_properties(0).total_memory > 40 * 2**30:
         gpu["batch"] = 32
-    return scaled(cpu={"width": 64, "heads": 2, "length": 128, "batch": 4, "dtype": "fp32"}, cuda=gpu)
+    length = 8 if course_size() == "test" else 128
+    return scaled(cpu={"width": 64, "heads": 2, "length": length, "batch": 4, "dtype": "fp32"}, cuda=gpu)
 
 
 def step(way: str, *, texts: int | None = None, parts: int = 1, optimizer: bool = True) -> Callable[[], Any]:
@@ -101,10 +102,11 @@ def same_gradients(expected: Sequence[torch.Tensor], given: Sequence[torch.Tenso
     return all((one - two).norm() <= most * two.norm() for one, two in zip(expected, given, strict=True))
 
 
-_WIDTH, _TOKENS = 512, 256  # an eighth of a 7B model's 4,096 and of 2,048 tokens: the ratios are the same
+# An eighth of a 7B model's 4,096 and of 2,048 tokens: the ratios are the same.
+_WIDTH, _TOKENS = (64, 32) if course_size() == "test" else (512, 256)
 _BLOCKS: dict[str, tuple[Callable[[], nn.Module], tuple[torch.Tensor, ...]]] = {
     "GPT": (partial(Block, _WIDTH, 4), ()),
-    "Llama": (partial(LlamaBlock, _WIDTH, 4, 4, 1376), (rotary_turns(_TOKENS, _WIDTH // 4),)),
+    "Llama": (partial(LlamaBlock, _WIDTH, 4, 4, _WIDTH * 43 // 16), (rotary_turns(_TOKENS, _WIDTH // 4),)),
 }
 
 

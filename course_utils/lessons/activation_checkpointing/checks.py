@@ -17,7 +17,7 @@ _MODELS = (
     (3_205, 2_964, 898, 12, 700),  # the line says 11, and gradients are more than that
     (3_205, 2_964, 898, 12, 898),  # to the byte what is left with all
 )
-_IMPOSSIBLE = -1.0  # stands for None, which is no number
+_IMPOSSIBLE = -1.0
 _COUNTS: dict[str | None, Callable[..., float]] = {  # of what is missing, in blocks
     None: lambda blocks, layers: max(0, math.ceil(blocks)),
     "negative": lambda blocks, layers: math.ceil(blocks),
@@ -36,15 +36,13 @@ def _by(key: str | None, peak: float, with_one: float, with_all: float, layers: 
 
 @exercise
 def check_count(answer: Any) -> str | None:
-    given = [ask(answer, *model) for model in _MODELS]
-    given = [_IMPOSSIBLE if each is None else number(each, "A number of blocks, or None,") for each in given]
+    given = [number(ask(answer, *model), "A number of blocks") for model in _MODELS]
     for key in (*_COUNTS, "in_proportion", "no_floor"):
         if math.dist(given, [_by(key, *model) for model in _MODELS]) < 1e-9:
             return key
     value, model = next((v, m) for v, m in zip(given, _MODELS, strict=True) if v != _by(None, *m))
-    said, right = ("None" if each == _IMPOSSIBLE else f"{each:g}" for each in (value, _by(None, *model)))
     peak, one, every, layers, limit = model
     raise NotRight(
         f"For a peak of {peak:,}, {one:,} with one recomputed, {every:,} with all {layers}, and a limit of {limit:,} "
-        f"you return {said}; right is {right}. By how much does a block lower the peak, and down to where?"
+        f"you return {value:g}; right is {_by(None, *model):g}. How much does a block spare, and down to where?"
     )

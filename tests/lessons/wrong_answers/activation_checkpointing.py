@@ -8,7 +8,7 @@ def exactly(peak, with_one, with_all, layers, limit):
 
 
 def floored(count):
-    return lambda peak, one, every, layers, limit: None if limit < every else count(peak, one, every, layers, limit)
+    return lambda peak, one, every, layers, limit: -1 if limit < every else count(peak, one, every, layers, limit)
 
 
 WRONG = {

@@ -56,7 +56,7 @@ def test_a_picture_stands_in_a_page_as_an_image_that_holds_everything():
 @pytest.mark.parametrize(
     ("lesson", "function", "experiment"),
     [
-        ("activation_checkpointing", "memory_against_time", "trade"),
+        ("activation_checkpointing", "memory_against_time", "ways"),
         ("initialization", "seeds_to_target", "seeds"),
     ],
 )

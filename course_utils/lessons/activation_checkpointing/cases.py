@@ -1,175 +1,148 @@
-"""What the lesson measures: a step with some blocks recomputed, its peak by their number, and silent mistakes."""
+"""What the lesson measures: six ways to run a GPT's step, what blocks keep, the same memory spent in two ways."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
-from torch._functorch import config as partitioner
 from torch.nn.functional import cross_entropy
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 
-from course_utils.materials.models import GPT
-from course_utils.materials.step_memory import kept_bytes, peak_bytes
-from course_utils.measure.machine import scaled
-from course_utils.records.kinds.comparison import Comparison
+from course_utils.materials.models import GPT, Block, LlamaBlock, rotary_turns
+from course_utils.materials.step_memory import kept_bytes
+from course_utils.measure.fresh import Fresh, fresh
+from course_utils.measure.machine import course_size, device_kind, scaled
 
-LAYERS = 12
-# FlopCounterMode knows the attention of CUDA, and not that of the CPU.
-_ATTENTION_FLOPS = {
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: lambda q, k, v, *_, **__: sdpa_flop_count(q, k, v),
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: lambda grad, q, k, v, *_, **__: (
-        sdpa_backward_flop_count(grad, q, k, v)
-    ),
+aten = torch.ops.aten
+_ON_CPU = aten._scaled_dot_product_flash_attention_for_cpu
+PRODUCTS = {aten.mm.default, aten.addmm.default}
+ATTENTION = {_ON_CPU.default} | {
+    getattr(aten, f"_scaled_dot_product_{kernel}_attention").default for kernel in ("flash", "efficient", "cudnn")
 }
-Change = Callable[[GPT], Any]
 
 
-def _sizes() -> dict[str, int]:
-    """Width, heads, tokens of a sequence, sequences."""
-    return scaled(
-        cpu={"width": 64, "heads": 2, "length": 128, "batch": 4},
-        cuda={"width": 1024, "heads": 16, "length": 1024, "batch": 4},
-    )
+def recompute(blocks: Iterable[nn.Module], **options: Any) -> None:
+    for block in blocks:
+        block.forward = partial(checkpoint, block.forward, use_reentrant=False, **options)
 
 
-def _device() -> torch.device:
-    return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
+def selective() -> Any:
+    """Keep attention and every second product, as torchtitan does."""
+    seen = {False: 0, True: 0}  # products so far, in the first pass and in the second
+
+    def policy(ctx: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+        seen[ctx.is_recompute] += op in PRODUCTS
+        keep = op in ATTENTION or (op in PRODUCTS and seen[ctx.is_recompute] % 2 == 1)
+        return CheckpointPolicy.MUST_SAVE if keep else CheckpointPolicy.PREFER_RECOMPUTE
+
+    return create_selective_checkpoint_contexts(policy)
 
 
-def training_step(
-    change: Change, *, layers: int = LAYERS, vocabulary: int = 256, optimizer: bool = True
-) -> Callable[[], list[torch.Tensor]]:
-    """A training step of a GPT whose blocks ``change`` has wrapped; the step returns its gradients."""
-    sizes = _sizes()
-    device = _device()
-    model = GPT(vocabulary, sizes["length"], sizes["width"], layers, sizes["heads"]).to(device)
-    change(model)
+def in_segments(model: GPT, size: int) -> None:
+    blocks = [nn.Sequential(*model.blocks[at : at + size]) for at in range(0, len(model.blocks), size)]
+    model.blocks = nn.ModuleList(blocks)
+    recompute(blocks)
+
+
+WAYS: dict[str, Callable[[GPT], Any]] = {
+    "keep everything": lambda model: None,
+    "first 6 blocks": lambda model: recompute(model.blocks[:6]),
+    "last 6 blocks": lambda model: recompute(model.blocks[6:]),
+    "each block": lambda model: recompute(model.blocks),
+    "segments of 4": lambda model: in_segments(model, 4),
+    "selective": lambda model: recompute(model.blocks, context_fn=selective),
+}
+
+
+def sizes() -> dict[str, Any]:
+    """Of the measured steps. Where a GPU holds it, the batch keeps it busy while Python queues: in bf16 that is 32."""
+    gpu = {"width": 1024, "heads": 16, "length": 1024, "batch": 4, "dtype": "bf16 autocast"}
+    if device_kind() == "cuda" and torch.cuda.get_device_properties(0).total_memory > 40 * 2**30:
+        gpu["batch"] = 32
+    length = 8 if course_size() == "test" else 128
+    return scaled(cpu={"width": 64, "heads": 2, "length": length, "batch": 4, "dtype": "fp32"}, cuda=gpu)
+
+
+def step(way: str, *, texts: int | None = None, parts: int = 1, optimizer: bool = True) -> Callable[[], Any]:
+    """A training step that returns its gradients, of so many texts (None: as `sizes` says), cut into parts."""
+    of, device = sizes(), torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
+    model = GPT(256, of["length"], of["width"], 12, of["heads"]).to(device)
+    WAYS[way](model)
     adamw = torch.optim.AdamW(model.parameters(), fused=True) if optimizer else None
-    tokens = torch.randint(vocabulary, (sizes["batch"], sizes["length"]), device=device)
+    tokens = torch.randint(256, (texts or of["batch"], of["length"]), device=device)
 
-    def step() -> list[torch.Tensor]:
-        cross_entropy(model(tokens).flatten(0, 1), tokens.flatten()).backward()
+    def train() -> list[torch.Tensor]:
+        for part in tokens.chunk(parts):
+            with torch.autocast(device.type, torch.bfloat16, enabled="bf16" in of["dtype"]):
+                loss = cross_entropy(model(part).flatten(0, 1), part.flatten()) / parts
+            loss.backward()
         gradients = [weight.grad for weight in model.parameters()]
         if adamw:
             adamw.step()
         model.zero_grad()
         return gradients
 
-    return step
+    return train
 
 
-def summary(trade: Comparison, ways: Mapping[str, Change]) -> list[dict[str, Any]]:
-    """Of each way its time and its FLOPs (products, attention's included) over the first one's, and its extra peak."""
-    flops = {}
-    for label, change in ways.items():
-        step = training_step(change)
-        with FlopCounterMode(display=False, custom_mapping=_ATTENTION_FLOPS) as counter:
-            step()
-        flops[label] = counter.get_total_flops()
-    return [
-        {
-            "way": case.label,
-            "time": 1.0 if case.is_baseline else case.ratio,
-            "FLOPs": flops[case.label] / flops[trade.baseline],
-            "extra peak": case.measurement.peak_allocated_bytes,
-        }
-        for case in trade
-    ]
+def same_memory(batch: int) -> dict[str, Fresh]:
+    """The same texts: in four parts with everything kept, and at once with each block recomputed."""
+    texts = partial(fresh, step, texts=4 * batch, optimizer=False)
+    return {"keep everything": texts("keep everything", parts=4), "batch × 4": texts("each block")}
 
 
 def same_gradients(expected: Sequence[torch.Tensor], given: Sequence[torch.Tensor]) -> bool:
-    """Whether gradients are equal: to the bit on a CPU, and on a GPU, whose sums may be in any order, nearly."""
-    same = torch.equal if expected[0].device.type == "cpu" else partial(torch.allclose, rtol=1e-3, atol=1e-6)
-    return all(same(ours, theirs) for ours, theirs in zip(expected, given, strict=True))
+    """Whether each weight's gradient is off by no more than sums in another order are: 1% in bf16, 0.01% in fp32."""
+    most = 1e-2 if "bf16" in sizes()["dtype"] else 1e-4
+    return all((one - two).norm() <= most * two.norm() for one, two in zip(expected, given, strict=True))
 
 
-def peaks_by_count(recompute: Callable[..., Any], counts: Sequence[int]) -> list[dict[str, Any]]:
-    """The peak of forward and backward pass with so many blocks recomputed: the first, or the last ones.
+# An eighth of a 7B model's 4,096 and of 2,048 tokens: the ratios are the same.
+_WIDTH, _TOKENS = (64, 32) if course_size() == "test" else (512, 256)
+_BLOCKS: dict[str, tuple[Callable[[], nn.Module], tuple[torch.Tensor, ...]]] = {
+    "GPT": (partial(Block, _WIDTH, 4), ()),
+    "Llama": (partial(LlamaBlock, _WIDTH, 4, 4, _WIDTH * 43 // 16), (rotary_turns(_TOKENS, _WIDTH // 4),)),
+}
 
-    Args:
-        recompute: wraps the first so many modules of a list.
-        counts: how many; 0 and 1, which give the line, must be among them.
-    """
 
-    def peak(change: Change) -> int | None:
-        torch.manual_seed(0)
-        return peak_bytes(training_step(change, optimizer=False))
+def kept_by_blocks() -> list[dict[str, Any]]:
+    """How many tensors of its input's size a block keeps, and the products of a step by what is computed again."""
+    rows = []
+    for name, (build, others) in _BLOCKS.items():
+        again = _products(build(), others)
+        for dtype in ("fp32", "bf16 autocast", "all bf16"):
+            block = build().to(torch.bfloat16 if dtype == "all bf16" else torch.float32)
+            x = torch.randn(2, _TOKENS, _WIDTH, dtype=next(block.parameters()).dtype, requires_grad=True)
+            with torch.autocast("cpu", torch.bfloat16, enabled=dtype == "bf16 autocast"):
+                one, two = (kept_bytes(partial(block, part, *others)) for part in (x[:1].clone(), x.clone()))
+            units = 2 * (two - one) / x.nbytes  # weights drop out
+            rows.append({"block": f"{name}, {dtype}", "keeps": units, "pairs win above": round(2 * units)} | again)
+    return rows
 
-    first = {count: peak(lambda model, count=count: recompute(model.blocks, count)) for count in counts}
-    last = {
-        count: first[count]  # none and all are the same blocks from either end
-        if count in (0, LAYERS)
-        else peak(lambda model, count=count: recompute(model.blocks[LAYERS - count :]))
-        for count in counts
+
+def _products(block: nn.Module, others: tuple[torch.Tensor, ...]) -> dict[str, float]:
+    """Of a step, over those with everything kept. FlopCounterMode does not know a CPU's attention."""
+    backward = aten._scaled_dot_product_flash_attention_for_cpu_backward
+    known = {
+        _ON_CPU: lambda q, k, v, *_, **__: sdpa_flop_count(q, k, v),
+        backward: lambda grad, q, k, v, *_, **__: sdpa_backward_flop_count(grad, q, k, v),
     }
-    return [
-        {
-            "recomputed": f"{count} of {LAYERS}",
-            "the first": first[count],
-            "by the line": first[0] - count * (first[0] - first[1]),
-            "the last": last[count],
-        }
-        for count in counts
-    ]
-
-
-def peaks_by_vocabulary(recompute: Callable[..., Any]) -> list[dict[str, Any]]:
-    """The peak of a small model whose loss is over few words, and over many: blocks kept, and recomputed."""
-    rows = []
-    for vocabulary in (256, 16_384):
-        row: dict[str, Any] = {"vocabulary": f"{vocabulary:,}"}
-        for label, count in (("blocks kept", 0), ("recomputed", 2)):
-            torch.manual_seed(0)
-            step = training_step(
-                lambda model, count=count: recompute(model.blocks, count),
-                layers=2,
-                vocabulary=vocabulary,
-                optimizer=False,
-            )
-            row[label] = peak_bytes(step)
-        rows.append(row | {"of it": row["recomputed"] / row["blocks kept"]})
-    return rows
-
-
-def peaks_by_budget(budgets: Iterable[float]) -> list[dict[str, Any]]:
-    """What the compiler's partitioner keeps of a small GPT under each budget, and the peak of its backward pass.
-
-    The graph is partitioned as for Inductor and then run by PyTorch's own kernels, so that nothing is generated.
-    """
-    rows = []
-    for budget in budgets:
-        torch._dynamo.reset()
-        torch.manual_seed(0)
-        model = GPT(width=64, layers=2, context=128).to(_device())
-        tokens = torch.randint(256, (8, 128), device=_device())
-        with partitioner.patch(activation_memory_budget=budget):
-            compiled = torch.compile(model, backend="aot_eager_decomp_partition")
-            kept = kept_bytes(lambda: compiled(tokens), [tokens, *model.parameters()])  # noqa: B023 - called here
-
-        def step() -> None:
-            compiled(tokens).square().mean().backward()  # noqa: B023 - called before the next budget
-            model.zero_grad()  # noqa: B023
-
-        rows.append({"budget": f"{budget:g}", "kept": kept, "peak": peak_bytes(step)})
-    torch._dynamo.reset()
-    return rows
+    wrap, flops = partial(partial, checkpoint, block, use_reentrant=False), []
+    for run in (block, wrap(), wrap(context_fn=selective)):
+        with FlopCounterMode(display=False, custom_mapping=known) as counter:
+            run(torch.randn(1, _TOKENS, _WIDTH, requires_grad=True), *others).sum().backward()
+        flops.append(counter.get_total_flops())
+    return {"all again": flops[1] / flops[0], "selective": flops[2] / flops[0]}
 
 
 def against_plain(block: nn.Module, x: torch.Tensor, **options: Any) -> dict[str, Any]:
-    """What ``checkpoint(block, x, **options)`` does to the gradient of the block's first weight.
-
-    Returns:
-        ``gradient`` in words, how far it is off, and what PyTorch said.
-    """
-    head = nn.Linear(x.shape[-1], 1)
-    weight = next(block.parameters())
-    gradients = []
+    """What ``checkpoint(block, x, **options)`` does to the gradient of the block's first weight."""
+    head, weight, gradients = nn.Linear(x.shape[-1], 1), next(block.parameters()), []
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         for run in (block, partial(checkpoint, block, **options)):
@@ -180,4 +153,4 @@ def against_plain(block: nn.Module, x: torch.Tensor, **options: Any) -> dict[str
     plain, given = gradients
     off = None if given is None else ((given - plain).norm() / plain.norm()).item()
     words = "none at all" if off is None else "wrong" if off else "the same to the bit"
-    return {"gradient": words, "off by": off, "PyTorch says": str(said[-1].message)[:40] + "..." if said else "nothing"}
+    return {"gradient": words, "off by": off, "PyTorch says": "a warning" if said else "nothing"}

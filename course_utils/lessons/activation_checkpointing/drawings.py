@@ -1,33 +1,66 @@
-"""Drawing of the lesson: what a recorded comparison costs in time and memory."""
+"""What the lesson shows: what each way costs in time and memory."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from course_utils.records.kinds.comparison import Comparison
+from course_utils.records.kinds.measurement import bytes_text
+from course_utils.records.kinds.sweep import Sweep
 from course_utils.show.canvas import ResultFigure, grid, scale_axis, styled, titled_figure
-from course_utils.show.colours import BLUE, GREY_22, ORANGE
+from course_utils.show.cards import Card
+from course_utils.show.colours import BLUE, GREY_22, GREY_88, ORANGE
+
+
+def against_single_blocks(trade: Comparison) -> str:
+    single, four = trade["each block"], trade["segments of 4"]
+    if four.measurement.peak_allocated_bytes < single.measurement.peak_allocated_bytes:
+        return "less memory, more time"
+    return "more of both" if four.ratio > single.ratio else "more memory, less time"
+
+
+def _says(trade: Comparison) -> str:
+    single, four = (trade[way].measurement for way in ("each block", "segments of 4"))
+    memory, time = four.peak_allocated_bytes / single.peak_allocated_bytes, four.median_s / single.median_s
+    return f"Segments of 4 take {memory:.2f} times the memory of single blocks, and {time:.2f} times the time."
+
+
+def with_memory(trade: Comparison) -> Card:
+    card = replace(trade, says=_says(trade)).card()
+    memory = [bytes_text(case.measurement.peak_allocated_bytes) for case in trade]
+    rows = tuple(replace(row, second=text) for row, text in zip(card.rows, memory, strict=True))
+    return replace(card, rows=rows, second="extra peak")
+
+
+def same_memory(sweep: Sweep) -> Sweep:
+    said = []
+    for point in sweep:
+        kept, again = (bytes_text(case.measurement.peak_allocated_bytes) for case in point.comparison)
+        took = point.comparison["batch × 4"].in_words()
+        said.append(f"Batch {4 * point.value} recomputed ({again}) for {point.value} kept ({kept}): {took}.")
+    return replace(sweep, says=" ".join(said))
 
 
 @styled
 def memory_against_time(trade: Comparison) -> ResultFigure:
-    """Draw each way of the experiment ``activation_checkpointing/trade`` by its time and its peak."""
+    """Draw each way by its time and its peak; the dashed line is what memory costs by the block."""
     points = {
-        case.label: (1.0 if case.is_baseline else case.ratio, case.measurement.peak_allocated_bytes / 2**20)
+        case.label: (1.0 if case.is_baseline else case.ratio, case.measurement.peak_allocated_bytes / 2**30)
         for case in trade
     }
-    times, peaks = ([point[axis] for point in points.values()] for axis in (0, 1))
-    fig = titled_figure("Left and low is good: less time, less memory", 3.8, trade.caption)
+    times, peaks = zip(*points.values(), strict=True)
+    fig = titled_figure(_says(trade), 3.6, trade.caption)
     panel = fig.subplots()
-    for label, (elapsed, peak) in points.items():
-        panel.plot(elapsed, peak, "o", color=BLUE if "segment" in label else ORANGE, ms=8)
-        last = elapsed > sum((min(times), max(times))) / 2
-        offset, side = ((-8, 4), "right") if last else ((8, 4), "left")
-        panel.annotate(label, (elapsed, peak), offset, textcoords="offset points", ha=side, color=GREY_22)
+    panel.plot(*zip(points[trade.baseline], points["each block"], strict=True), "--", color=GREY_88, zorder=0)
+    for label, at in points.items():
+        panel.plot(*at, "o", color=BLUE if "segment" in label else ORANGE, ms=8)
+        below = label in ("first 6 blocks", "each block")  # where the line is not
+        offset, side = ((-8, -14), "right") if below else ((-8, 5), "right") if "segment" in label else ((8, 5), "left")
+        panel.annotate(label, at, offset, textcoords="offset points", ha=side, color=GREY_22)
     scale_axis(panel, "x", [*times, 1], log=False)
     scale_axis(panel, "y", [*peaks, 0], log=False)
-    panel.set(xlabel="times as long as keeping everything", ylabel="extra peak, MiB")
+    panel.set(xlabel="times as long as keeping everything", ylabel="extra peak, GiB")
     grid(panel, "both")
-    values = "; ".join(
-        f"{label}: {elapsed:.3g} times the time, {peak:.3g} MiB" for label, (elapsed, peak) in points.items()
-    )
+    values = "; ".join(f"{label}: {at[0]:.3g} times the time, {at[1]:.3g} GiB" for label, at in points.items())
     fig.alt = f"Each way by time and peak. {values}. {trade.caption}."
     return fig

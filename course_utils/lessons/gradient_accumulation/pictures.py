@@ -1,0 +1,54 @@
+"""What the lesson shows: what the peak of a step consists of, by the number of parts, and a line for its time."""
+
+from __future__ import annotations
+
+from course_utils.records.kinds.comparison import Comparison
+from course_utils.records.kinds.table import Table
+from course_utils.show.canvas import ResultFigure, legend, styled, titled_figure
+from course_utils.show.colours import AMBER, BLUE, GREY_11, GREY_66, ORANGE
+from course_utils.show.formats import format_bytes, format_seconds, listed
+
+_PARTS = {"weights and AdamW": BLUE, "gradients that wait": ORANGE, "activations, temporaries": AMBER}
+
+
+@styled
+def by_parts(memory: Table, time: Comparison) -> ResultFigure:
+    """A line of time, with points where it was measured; under it, the bytes of the peak as stacked bars."""
+    rows = {row["32 texts"]: row for row in memory if not row["32 texts"].endswith("steps")}
+    cases = {case.label.split(" of ")[0]: case.measurement for case in time}
+    points = [(at, cases[name]) for at, name in enumerate(rows) if name in cases]
+    fig = titled_figure("", 4.1, memory.caption)
+    clock, panel = fig.subplots(2, height_ratios=(1, 2), sharex=True)
+
+    places, timed = zip(*points, strict=True)
+    lines = {"time of the step": clock.plot(places, [case.median_s for case in timed], "o-", color=GREY_11)[0]}
+    if all(case.enqueue_median_s for case in timed):
+        enqueued = [case.enqueue_median_s for case in timed]
+        lines["of it, Python"] = clock.plot(places, enqueued, "s--", color=GREY_66, ms=4)[0]
+    for at, case in points:
+        clock.annotate(
+            format_seconds(case.median_s), (at, case.median_s), (0, 6), textcoords="offset points", ha="center"
+        )
+    clock.set(ylim=(0, 1.4 * max(case.median_s for case in timed)), yticks=[], ylabel="time")
+
+    sizes = [(row["weights and AdamW"], row["gradients meanwhile"], row["peak"]) for row in rows.values()]
+    stacks = zip(*((state, waits, peak - state - waits) for state, waits, peak in sizes), strict=True)
+    below = [0.0] * len(rows)
+    for (name, colour), stack in zip(_PARTS.items(), stacks, strict=True):
+        lines[name] = panel.bar(list(rows), stack, 0.66, below, color=colour, ec="white", lw=0.6)
+        below = [sum(both) for both in zip(below, stack, strict=True)]
+    for at, (*_, peak) in enumerate(sizes):
+        panel.annotate(format_bytes(peak), (at, peak), (0, 3), textcoords="offset points", ha="center")
+    panel.set(ylim=(0, 1.14 * max(below)), yticks=[], ylabel="peak memory")
+    legend(fig, list(lines.values()), list(lines), 3)
+    peaks = listed(f"{name} {format_bytes(row['peak'])}" for name, row in rows.items())
+    took = listed(f"{name} {format_seconds(case.median_s)}" for name, case in cases.items())
+    fig.alt = f"Peak memory: {peaks}. Time of a step: {took}. {memory.caption}."
+    return fig
+
+
+def late(by_step: Table) -> str:
+    """What the gradient is off by at the first and at the last step."""
+    first, *_, last = by_step
+    off = [by_step.text(row["steps"], "gradient off by") for row in (first, last)]
+    return f"At first the mean of the means is {off[0]} off, after {last['steps']} steps {off[1]}."

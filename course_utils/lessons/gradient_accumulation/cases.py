@@ -13,7 +13,6 @@ from torch.nn import functional
 from course_utils.materials.models import GPT
 from course_utils.materials.step_memory import peak_bytes
 from course_utils.materials.text import library_text, text_batches
-from course_utils.measure.fresh import Fresh, fresh
 from course_utils.measure.machine import course_size, scaled
 
 Part = tuple[torch.Tensor, torch.Tensor]  # int64 tokens and targets; -100 stands for a target that does not count
@@ -82,7 +81,7 @@ def by_step(loops: Loops) -> list[dict[str, Any]]:
     return rows
 
 
-def _step(parts: int, device: str, config: Mapping[str, int], steps: int = 1) -> Callable[[], int]:
+def step(parts: int, device: str, config: Mapping[str, int] = SMALL, steps: int = 1) -> Callable[[], int]:
     """A step of AdamW on 32 texts in so many parts, or so many steps on a share of them each; it returns its tokens."""
     torch.manual_seed(0)
     with torch.device(device):
@@ -105,18 +104,13 @@ def _step(parts: int, device: str, config: Mapping[str, int], steps: int = 1) ->
     return run
 
 
-def times(ways: Mapping[str, int], device: str, config: Mapping[str, int] = SMALL) -> dict[str, Fresh]:
-    """Cases for `compare`: a step by its name, in so many parts."""
-    return {name: fresh(_step, parts, device, config) for name, parts in ways.items()}
-
-
 def peaks(counts: Sequence[int], device: str, config: Mapping[str, int] = SMALL) -> list[dict[str, Any]]:
     """Rows for a table: what the peak of a step in parts consists of; last, that of a step for each part."""
     rows = []
     with torch.device("meta"):
         weights = sum(weight.nbytes for weight in GPT(**config).parameters())
     for parts, steps in [*((count, 1) for count in counts), (counts[-1], counts[-1])]:
-        peak = 3 * weights + (peak_bytes(_step(parts, device, config, steps)) or 0)
+        peak = 3 * weights + (peak_bytes(step(parts, device, config, steps)) or 0)
         waits = 0 if parts == steps else weights
         label = "at once" if parts == 1 else f"{parts} parts" if steps == 1 else f"{parts} steps"
         rows.append({"32 texts": label, "peak": peak, "gradients meanwhile": waits, "weights and AdamW": 3 * weights})

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from course_utils.records.kinds.comparison import Comparison
 from course_utils.records.kinds.table import Table
 from course_utils.show.canvas import ResultFigure, legend, styled, titled_figure
+from course_utils.show.cards import Card
 from course_utils.show.colours import AMBER, BLUE, GREY_11, GREY_66, ORANGE
 from course_utils.show.formats import format_bytes, format_seconds, listed
+from course_utils.show.tables import Column, Grid
 
 _PARTS = {"weights and AdamW": BLUE, "gradients that wait": ORANGE, "activations, temporaries": AMBER}
 
@@ -42,13 +46,15 @@ def by_parts(memory: Table, time: Comparison) -> ResultFigure:
     panel.set(ylim=(0, 1.14 * max(below)), yticks=[], ylabel="peak memory")
     legend(fig, list(lines.values()), list(lines), 3)
     peaks = listed(f"{name} {format_bytes(row['peak'])}" for name, row in rows.items())
-    took = listed(f"{name} {format_seconds(case.median_s)}" for name, case in cases.items())
+    took = listed(f"{list(rows)[at]} {format_seconds(case.median_s)}" for at, case in points)
     fig.alt = f"Peak memory: {peaks}. Time of a step: {took}. {memory.caption}."
     return fig
 
 
-def late(by_step: Table) -> str:
-    """What the gradient is off by at the first and at the last step."""
-    first, *_, last = by_step
-    off = [by_step.text(row["steps"], "gradient off by") for row in (first, last)]
-    return f"At first the mean of the means is {off[0]} off, after {last['steps']} steps {off[1]}."
+def shown(by_step: Table) -> Card:
+    """Errors and losses beside each other; all columns are folded."""
+    heads = [head for head in by_step.columns if "norm" not in head]
+    table = [Column(head, tuple(by_step.text(row["steps"], head) for row in by_step)) for head in heads]
+    first, *_, last = table[1].cells
+    says = f"At first the mean of the means is {first} off, after {table[0].cells[-1]} steps {last}."
+    return replace(by_step.card(), sentence=says, table=Grid("", tuple(table)), notes=())

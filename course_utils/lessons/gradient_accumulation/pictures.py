@@ -53,8 +53,8 @@ def by_parts(memory: Table, time: Comparison) -> ResultFigure:
 
 def shown(by_step: Table) -> Card:
     """Errors and losses beside each other; all columns are folded."""
-    heads = [head for head in by_step.columns if "norm" not in head]
+    heads = [head for head in by_step.columns if "norm" not in head and "mild" not in head]
     table = [Column(head, tuple(by_step.text(row["steps"], head) for row in by_step)) for head in heads]
-    first, *_, last = table[1].cells
-    says = f"At first the mean of the means is {first} off, after {table[0].cells[-1]} steps {last}."
+    steps, off, other = (column.cells[-1] for column in table[:3])
+    says = f"After {steps} steps the mean of the means is {off} off, the gradient of another right batch {other}."
     return replace(by_step.card(), sentence=says, table=Grid("", tuple(table)), notes=())

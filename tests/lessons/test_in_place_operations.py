@@ -13,7 +13,6 @@ from torch.nn import functional
 
 from authoring.reference_pages import code_blocks, reference_pages
 from course_utils.lessons.in_place_operations import cases
-from course_utils.lessons.in_place_operations.checks import check_block
 from course_utils.materials.step_memory import kept_bytes, worked_out
 from course_utils.measure.devices import Device
 from course_utils.records.lessons import find_lesson
@@ -122,16 +121,3 @@ def test_overwriting_layers_names_them_in_every_variant() -> None:
     with pytest.raises(RuntimeError):
         find(model, torch.randn(2, 5))
     assert not torch.nn.modules.module._global_forward_hooks
-
-
-def test_the_hint_to_the_block_quotes_the_message_that_was_raised() -> None:
-    def block(x: torch.Tensor, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
-        hidden = functional.leaky_relu_(x @ first)
-        hidden *= torch.sigmoid(hidden @ second)
-        hidden += x
-        return hidden
-
-    feedback = check_block(block)
-    assert feedback.outcome == "not yet"
-    assert "output 0 of Add" in feedback.words
-    assert "Sigmoid" not in feedback.words

@@ -1,10 +1,9 @@
-"""`in_place_operations`: what autograd keeps, and its code to paste; facts about torch are in its lesson.yml."""
+"""`in_place_operations`: what the flag saves, beside which layers, and the code to paste; more is in its lesson.yml."""
 
 from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,33 +11,36 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from authoring.reference_pages import code_blocks, reference_pages
 from course_utils.lessons.in_place_operations import cases
-from course_utils.lessons.in_place_operations.checks import check_block
-from course_utils.materials.models import Block
 from course_utils.materials.step_memory import kept_bytes, worked_out
+from course_utils.measure.devices import Device
 from course_utils.records.lessons import find_lesson
 
-NOTEBOOK = find_lesson("in_place_operations").path
-ONE = cases.ROWS * cases.WIDTH * 4
+
+def _run(code: str) -> dict[str, Any]:
+    names: dict[str, Any] = {}
+    exec(code, names)
+    return names
 
 
-def _pasted() -> dict[str, Any]:
-    """The lesson's code to paste."""
-    pasted: dict[str, Any] = {}
-    for cell in json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]:
-        if "standalone" in cell["metadata"].get("tags", []):
-            exec("".join(cell["source"]), pasted)
-    return pasted
+@pytest.mark.parametrize(("name", "tensors"), [("ReLU", 0), ("LeakyReLU", 4), ("SiLU", 0)])
+def test_the_flag_saves_a_tensor_for_each_block_or_none_and_a_gpus_step_is_worked_out_as_it_is_measured(name, tensors):
+    steps = [cases.training(cases.blocks, each, "cpu") for each in cases.both(name).values()]
+    [step() for *_, step in steps]
+    measured = [Device().peak_memory(step)[0] for *_, step in steps]
+    worked = [
+        worked_out(lambda each=each: cases.training(cases.blocks, each, "cpu")).peak_bytes
+        for each in cases.both(name).values()
+    ]
+    one = 8 * 32 * 32 * 32 * 4
+    assert measured[0] - measured[1] == worked[0] - worked[1] == tensors * one
 
 
-def _peaks(name: str) -> list[float]:
-    return [cases.peak_bytes(cases.step_with(way, "cpu", pairs=4), "cpu") / ONE for way in cases.OPERATIONS[name]]
-
-
-@pytest.mark.parametrize(("name", "saved"), [("ReLU", 0), ("LeakyReLU", 4), ("SiLU", 0), ("RReLU", 4), ("dropout", 0)])
-def test_in_place_saves_a_tensor_for_each_pair_or_none(name: str, saved: int) -> None:
-    out_of_place, in_place = _peaks(name)
-    assert out_of_place - in_place == pytest.approx(saved, abs=0.01)
+def test_the_courses_resnet50_has_as_many_weights_as_everybodys():
+    with torch.device("meta"):
+        model, _ = cases.resnet50(nn.ReLU)
+    assert sum(weight.numel() for weight in model.parameters()) == 25557032
 
 
 def _frozen(layer: nn.Module) -> nn.Module:
@@ -70,102 +72,52 @@ class _Adapted(nn.Module):
         (nn.AvgPool2d(2), True),
     ],
 )
-def test_in_place_saves_before_what_keeps_its_input_and_not_before_a_frozen_linear_layer_or_a_whole_average(
-    following: nn.Module, saves: bool
-) -> None:
+def test_leaky_relu_in_place_saves_before_what_keeps_its_input(following: nn.Module, saves: bool) -> None:
     first, x = nn.Conv2d(4, 4, 1), torch.randn(8, 4, 16, 16)
     alive = [x, *first.parameters(), *following.parameters(), *following.buffers()]
-    both = [kept_bytes(lambda each=each: following(each(first(x))), alive) for each in cases.OPERATIONS["LeakyReLU"]]
+    ways = functional.leaky_relu, functional.leaky_relu_
+    both = [kept_bytes(lambda each=each: following(each(first(x))), alive) for each in ways]
     assert both[0] - both[1] == x.nbytes * saves
-
-
-@pytest.mark.parametrize("kind", [nn.ReLU, nn.LeakyReLU, nn.SiLU])
-def test_what_a_block_of_resnet_saves_is_worked_out_as_it_is_measured(kind: type[nn.Module]) -> None:
-    def build_with(inplace: bool) -> Callable[[], tuple[nn.Module, None, Callable[[], Any]]]:
-        def build() -> tuple[nn.Module, None, Callable[[], Any]]:
-            block, x = cases.Bottleneck(64, 16, 1, lambda: kind(inplace=inplace)), torch.ones(8, 64, 32, 32)
-
-            def step() -> None:
-                block.zero_grad()
-                block(x).sum().backward()
-
-            return block, None, step
-
-        return build
-
-    measured = [cases.peak_bytes(build_with(inplace)()[2], "cpu") for inplace in (False, True)]
-    expected = [worked_out(build_with(inplace)).peak_bytes for inplace in (False, True)]
-    assert measured[0] - measured[1] == pytest.approx(expected[0] - expected[1], abs=0.02 * expected[0])
-
-
-def test_residuals_in_place_compute_the_same() -> None:
-    torch.manual_seed(0)
-    block, x = Block(16, 2), torch.randn(2, 8, 16)
-    in_place = cases.ResidualsInPlace(16, 2)
-    in_place.load_state_dict(block.state_dict())
-    results = []
-    for each in (block, in_place):
-        result = each(x)
-        result.square().sum().backward()
-        results.append([result.detach(), *(weight.grad for weight in each.parameters())])
-    assert cases.difference(*results) == 0
 
 
 @pytest.mark.parametrize(("gives", "saves"), [(torch.bfloat16, True), (torch.float32, False)])
 def test_where_the_next_layer_casts_it_keeps_a_copy_of_its_own(gives: torch.dtype, saves: bool) -> None:
     first, last, x = nn.Linear(64, 64), nn.Linear(64, 64), torch.randn(128, 64)
-
-    def kept(activation: Callable[[torch.Tensor], torch.Tensor]) -> int:
-        alive = [x, *first.parameters(), *last.parameters()]
-        with torch.autocast("cpu", torch.bfloat16):
-            return kept_bytes(lambda: last(activation(first(x).to(gives))), alive)
-
-    out_of_place, in_place = map(kept, cases.OPERATIONS["LeakyReLU"])
-    assert (in_place < out_of_place) is saves
+    alive = [x, *first.parameters(), *last.parameters()]
+    with torch.autocast("cpu", torch.bfloat16):
+        ways = functional.leaky_relu, functional.leaky_relu_
+        both = [kept_bytes(lambda each=each: last(each(first(x).to(gives))), alive) for each in ways]
+    assert (both[1] < both[0]) is saves
 
 
-# What wrote over h = x @ w or its sigmoid, after what kept it.
-
-
-def test_kept_by_names_what_is_kept() -> None:
-    kept_by, x = _pasted()["kept_by"], torch.randn(4, 3)
-    expected = {
-        "ReLU": ["its output", "its output"],
-        "LeakyReLU": ["its input", "its output"],
-        "SiLU": ["its input", "a copy of its input"],
-        "times 2": ["nothing", "nothing"],
-        "dropout": ["another tensor", "another tensor"],
+def test_kept_by_names_what_each_operation_of_the_reference_page_keeps() -> None:
+    cells = json.loads(find_lesson("in_place_operations").path.read_text(encoding="utf-8"))["cells"]
+    (pasted,) = ("".join(cell["source"]) for cell in cells if "standalone" in cell["metadata"].get("tags", []))
+    kept_by, x = _run(pasted)["kept_by"], torch.randn(4, 3)
+    kinds = {
+        ("its output", "its output"): [nn.ReLU],
+        ("its input", "its output"): [nn.LeakyReLU, nn.ELU, nn.CELU, nn.SELU],
+        ("its input", "a copy of its input"): [nn.SiLU, nn.Mish, nn.Hardswish, nn.Hardsigmoid, nn.ReLU6, nn.Hardtanh],
+        ("another tensor", "another tensor"): [nn.Dropout],
     }
-    assert {name: [kept_by(way, x) for way in cases.OPERATIONS[name]] for name in expected} == expected
-    assert kept_by(lambda x: x.T.relu(), x.bfloat16()) == "its output"
-    assert kept_by(lambda x: functional.silu(x.chunk(2)[1]), x) == "its input"
-    assert kept_by(lambda x: x.max(1), x) == "its output"  # the indices
+    for expected, layers in kinds.items():
+        for layer in layers:
+            assert [kept_by(layer(inplace=each), x) for each in (False, True)] == [[each] for each in expected]
+    assert kept_by(nn.Threshold(0, 0, inplace=True), x) == ["a copy of its input"]
+    assert kept_by(lambda x: x * 2, x) == []
+    assert kept_by(nn.SiLU(inplace=True), x.bfloat16()) == ["a copy of its input"]
 
 
 def test_overwriting_layers_names_them_in_every_variant() -> None:
-    find = _pasted()["overwriting_layers"]
+    (page,) = (page for page in reference_pages() if page.stem == "in_place_operations")
+    find = _run("\n".join(code_blocks(page)))["overwriting_layers"]
     model, x = nn.Sequential(nn.Linear(4, 4), nn.ReLU(inplace=True), nn.Linear(4, 4)), torch.randn(2, 4)
     nested = nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.SiLU(inplace=True), nn.Linear(4, 4)))
-    assert find(model, x) == ["1"]
     assert find(nested, x) == ["1.0", "1"]
     with torch.autocast("cpu", torch.bfloat16):
         assert find(model, x) == ["1"]
     with warnings.catch_warnings(action="ignore"):
         assert find(torch.compile(model, backend="eager"), x) == ["_orig_mod.1"]
-    assert find(nn.Sequential(nn.Embedding(4, 4), nn.LSTM(4, 4)), torch.ones(2, 3, dtype=torch.int64)) == []
     with pytest.raises(RuntimeError):
         find(model, torch.randn(2, 5))
     assert not torch.nn.modules.module._global_forward_hooks
-
-
-def test_the_hint_to_the_block_quotes_the_message_that_was_raised() -> None:
-    def block(x: torch.Tensor, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
-        hidden = functional.leaky_relu_(x @ first)
-        hidden *= torch.sigmoid(hidden @ second)
-        hidden += x
-        return hidden
-
-    feedback = check_block(block)
-    assert feedback.outcome == "not yet"
-    assert "output 0 of Add" in feedback.words
-    assert "Sigmoid" not in feedback.words

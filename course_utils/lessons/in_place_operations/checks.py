@@ -1,4 +1,4 @@
-"""Checks of the lesson. All run on the CPU: gradients are compared, and what autograd keeps is counted."""
+"""Check of the exercise, on the CPU: gradients are compared, and what autograd keeps is counted."""
 
 from __future__ import annotations
 
@@ -6,42 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.autograd.graph import saved_tensors_hooks
 from torch.nn import functional
 
 from course_utils.lessons.answers import NotRight, ask, exercise
-from course_utils.lessons.in_place_operations.cases import OPERATIONS, named_in
-
-_ASKED = ("LeakyReLU", "ReLU", "SiLU", "times 2", "ELU", "ReLU6")
-_SAVES = {"LeakyReLU", "ELU"}
-# Answers that hold one sign for the whole rule.
-_WAYS = {
-    "always": set(_ASKED),
-    "never": set(),
-    "no_copy": {"LeakyReLU", "ReLU", "times 2", "ELU"},
-    "keeps_input": {"LeakyReLU", "SiLU", "ELU", "ReLU6"},
-    "forward_peak": {"LeakyReLU", "times 2", "ELU"},
-}
-
-
-@exercise
-def check_saves(answer: Any) -> str | None:
-    given = set()
-    for name in _ASKED:
-        torch.manual_seed(0)
-        value = ask(answer, *OPERATIONS[name])
-        if not isinstance(value, bool):
-            raise NotRight(f"Return True or False; for {name} you return {type(value).__name__}.")
-        given |= {name} if value else set()
-    if given == _SAVES:
-        return None
-    for key, names in _WAYS.items():
-        if given == names:
-            return key
-    name = min(given ^ _SAVES)
-    raise NotRight(
-        f"For {name} you say {name in given}. Put it between two linear layers: what do these keep, both ways?"
-    )
+from course_utils.lessons.in_place_operations.cases import named_in
+from course_utils.materials.step_memory import kept_bytes
 
 
 def _reference(x: torch.Tensor, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
@@ -77,35 +46,18 @@ def check_block(answer: Any) -> str | None:
     try:
         gradients = _gradients(answer)
     except RuntimeError as error:
-        if "modified by an inplace operation" in str(error):
-            if "output 0 of Sigmoid" in str(error):
-                return "raises"
-            raise NotRight(
-                f"`backward()` raises: a line writes over something that is kept. The message names {named_in(error)}: "
-                "either that operation keeps its result, or it wrote over what another line had kept."
-            ) from None
         if "does not require grad" in str(error):
             return "silent"
-        raise NotRight(f"The backward pass raises: {error}") from None
+        if "modified by an inplace operation" not in str(error):
+            raise NotRight(f"The backward pass raises: {error}") from None
+        if "output 0 of Sigmoid" in str(error):
+            return "raises"
+        raise NotRight(
+            f"`backward()` raises: a line writes over something that is kept. The message names {named_in(error)}: "
+            "either that operation keeps its result, or it wrote over what another line had kept."
+        ) from None
     if not all(map(_close, gradients, _gradients(_reference))):
         return "silent"
-    kept = _kept(answer)
-    if len(kept) == 2:  # what LeakyReLU wrote over, and the sigmoid
-        return None
-    x, first, _ = _inputs()
-    return "all_out" if len(kept) == 3 and any(_close(each, (x @ first).detach()) for each in kept) else "copies"
-
-
-def _kept(block: Callable[..., torch.Tensor]) -> list[torch.Tensor]:
     inputs = _inputs()
-    kept: dict[int, torch.Tensor] = {}
-
-    def keep(tensor: torch.Tensor) -> torch.Tensor:
-        kept[tensor.untyped_storage()._cdata] = tensor.detach()
-        return tensor
-
-    with saved_tensors_hooks(keep, lambda tensor: tensor):
-        result = block(*inputs)
-    del result
-    given = {each.untyped_storage()._cdata for each in inputs}
-    return [tensor for place, tensor in kept.items() if place not in given]
+    two = 2 * inputs[0].nbytes  # what LeakyReLU wrote over, and the sigmoid
+    return "copies" if kept_bytes(lambda: answer(*inputs), inputs) > two else None

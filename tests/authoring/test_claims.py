@@ -16,6 +16,7 @@ from authoring.claims import faults, judge, judge_all, load_claims
 from authoring.evidence import EvidenceError
 from authoring.lesson_files import Claim, LessonFileError, Part, load_lessons, read_lesson
 from course_utils.records.lessons import experiments, find_lessons, needs
+from course_utils.records.store import records_of, reference_root
 from tests import made_up_records
 
 LESSONS = {lesson.slug: lesson for lesson in load_lessons()}
@@ -47,8 +48,9 @@ def test_what_the_ledger_states_follows_from_records_and_calls():
     assert faults(judgements) == []
 
 
-def test_each_expression_reads_experiments_that_a_notebook_has():
+def test_each_expression_reads_experiments_that_a_notebook_or_a_committed_record_has():
     known = {name for lesson in find_lessons() for name in experiments(lesson)}
+    known |= {name for slug in LESSONS for kept in records_of(slug, reference_root()) for name in kept.experiments}
     for name, (_, part) in PARTS.items():
         read = {name for number in part.evidence for name in evidence.experiments_in(number.show)}
         assert {*part.experiments} | read <= known, name

@@ -22,11 +22,11 @@ PROGRAM = Path(__file__).parents[1] / "rank_programs" / "accumulate.py"
 
 
 def pasted(*starts: str) -> dict[str, Any]:
-    scope: dict[str, Any] = {"torch": torch}
+    scope: dict[str, Any] = {"torch": torch, "F": torch.nn.functional}
     sources = [cell["source"] for cell in read_notebook(find_lesson("gradient_accumulation").path)["cells"]]
     for start in starts:
         source = next(source for source in sources if start in source)
-        exec(source.partition("\n\n\ninputs, targets")[0], scope)
+        exec(source.partition("\n\n\ntexts = ")[0], scope)
     return scope
 
 
@@ -37,12 +37,13 @@ def mean_of_means(model, group):
 
 
 def test_the_self_test_tells_the_pasted_loop_from_the_usual_one():
-    code = pasted("def accumulate(", "def split_error(")
+    code = pasted("def accumulate(", "def off_by(")
     inputs, targets = map(torch.cat, zip(*cases.parts_of_text(0), strict=True))
-    assert code["split_error"](code["accumulate"], cases.small_gpt(), inputs, targets) < 1e-5
-    assert code["split_error"](mean_of_means, cases.small_gpt(), inputs, targets) > 0.1
+    assert code["off_by"](code["accumulate"], cases.small_gpt(), inputs, targets) < 1e-5
+    assert code["off_by"](mean_of_means, cases.small_gpt(), inputs, targets) > 0.1
     targets[8:16] = -100  # nothing counts in the second part
-    assert code["split_error"](code["accumulate"], cases.small_gpt(), inputs, targets) < 1e-5
+    assert code["off_by"](code["accumulate"], cases.small_gpt(), inputs, targets) < 1e-5
+    assert code["accumulate"](cases.small_gpt(), iter([(inputs, targets)])) > 0
     targets[:] = -100
     assert code["accumulate"](model := cases.small_gpt(), [(inputs, targets)]) == 0
     assert all(weight.grad.abs().max() == 0 for weight in model.parameters())
@@ -59,6 +60,7 @@ def test_the_mean_of_means_is_another_gradient_and_a_higher_loss(monkeypatch: py
     monkeypatch.setattr(cases, "BATCHES", 2)
     ways = {"right": lambda loss, own, tokens: loss / tokens, "wrong": lambda loss, own, tokens: loss / own / 4}
     first, last = cases.by_step(ways)
+    assert first["another right batch"] < first["gradient off by"] > first["mild"]
     assert 0.1 < first["gradient off by"] < last["gradient off by"]
     assert first["loss, right"] == first["loss, wrong"]
     assert last["loss, right"] < last["loss, wrong"]

@@ -98,8 +98,8 @@ def peak(autocast: bool, size: int) -> int:
 
 def test_of_24_blocks_single_ones_peak_lower_in_fp32_and_pairs_under_autocast():
     """As the counts say: pairs win above 32 and above 18 blocks."""
-    rows = {row["block"]: row for row in cases.kept_by_blocks()}
-    assert rows["GPT, bf16 autocast"]["pairs win above"] < 24 < rows["GPT, fp32"]["pairs win above"]
+    keeps = {row["block"]: row["keeps"] for row in cases.kept_by_blocks()}
+    assert 2 * keeps["GPT, bf16 autocast"] < 24 < 2 * keeps["GPT, fp32"]
     assert peak(False, 1) < peak(False, 2)
     assert peak(True, 2) < peak(True, 1)
 
@@ -122,14 +122,15 @@ def test_the_first_blocks_spare_the_same_each_down_to_the_gradients():
         memory = worked_out(build, steps=1)
         return memory.peak_bytes - memory.at_peak["weights"]
 
-    none, one, six, every = map(peak, (0, 1, 6, 12))
+    none, one, six, ten, every = map(peak, (0, 1, 6, 10, 12))
+    assert ten == every
     assert six == none - 6 * (none - one)
     recorded = store.recorded("activation_checkpointing/count", machine="nvidia-h200")
     assert recorded["11 of 12"]["the first"] == recorded["12 of 12"]["the first"] == pytest.approx(every, rel=0.02)
 
 
 def test_the_pasted_cell_counts_what_the_lesson_counts():
-    cell = CELLS["paste"].replace("torch.nn.TransformerEncoderLayer(256, 4, batch_first=True)", "Block(256, 4)")
+    cell = CELLS["paste"].replace("torch.nn.TransformerEncoderLayer(256, 4, batch_first=True).eval()", "Block(256, 4)")
     scope = {"Block": cases.Block}
     exec(cell, scope)
     assert scope["u"] == pytest.approx(9, abs=0.1)

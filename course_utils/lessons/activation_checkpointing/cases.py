@@ -1,4 +1,4 @@
-"""What the lesson measures: six ways to run a GPT's step, what blocks keep, the same memory spent in two ways."""
+"""What the lesson measures: eight ways to run a GPT's step, their products and peaks, what blocks keep."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 
 from course_utils.materials.models import GPT, Block, LlamaBlock, rotary_turns
-from course_utils.materials.step_memory import kept_bytes
-from course_utils.measure.fresh import Fresh, fresh
+from course_utils.materials.step_memory import kept_bytes, peak_bytes
 from course_utils.measure.machine import course_size, device_kind, scaled
 
 aten = torch.ops.aten
@@ -43,33 +42,35 @@ def selective() -> Any:
     return create_selective_checkpoint_contexts(policy)
 
 
-def in_segments(model: GPT, size: int) -> None:
-    blocks = [nn.Sequential(*model.blocks[at : at + size]) for at in range(0, len(model.blocks), size)]
-    model.blocks = nn.ModuleList(blocks)
-    recompute(blocks)
+def in_segments(model: GPT, size: int, most: int | None = None) -> None:
+    cuts = range(0, len(model.blocks), size)
+    model.blocks = nn.ModuleList(nn.Sequential(*model.blocks[at : at + size]) for at in cuts)
+    recompute(model.blocks[:most])
 
 
 WAYS: dict[str, Callable[[GPT], Any]] = {
     "keep everything": lambda model: None,
     "first 6 blocks": lambda model: recompute(model.blocks[:6]),
-    "last 6 blocks": lambda model: recompute(model.blocks[6:]),
+    "first 8 blocks": lambda model: recompute(model.blocks[:8]),
+    "first 10 blocks": lambda model: recompute(model.blocks[:10]),
     "each block": lambda model: recompute(model.blocks),
     "segments of 4": lambda model: in_segments(model, 4),
+    "2 of 3 segments": lambda model: in_segments(model, 4, 2),
     "selective": lambda model: recompute(model.blocks, context_fn=selective),
 }
 
 
 def sizes() -> dict[str, Any]:
-    """Of the measured steps. Where a GPU holds it, the batch keeps it busy while Python queues: in bf16 that is 32."""
+    """On a CPU an eighth of the width and length. Where a GPU holds it, the batch keeps it busy while Python queues."""
     gpu = {"width": 1024, "heads": 16, "length": 1024, "batch": 4, "dtype": "bf16 autocast"}
     if device_kind() == "cuda" and torch.cuda.get_device_properties(0).total_memory > 40 * 2**30:
         gpu["batch"] = 32
     length = 8 if course_size() == "test" else 128
-    return scaled(cpu={"width": 64, "heads": 2, "length": length, "batch": 4, "dtype": "fp32"}, cuda=gpu)
+    return scaled(cpu={"width": 128, "heads": 2, "length": length, "batch": 4, "dtype": "fp32"}, cuda=gpu)
 
 
-def step(way: str, *, texts: int | None = None, parts: int = 1, optimizer: bool = True) -> Callable[[], Any]:
-    """A training step that returns its gradients, of so many texts (None: as `sizes` says), cut into parts."""
+def step(way: str, *, texts: int | None = None, optimizer: bool = True) -> Callable[[], Any]:
+    """A training step that returns its gradients, of so many texts (None: as `sizes` says)."""
     of, device = sizes(), torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
     model = GPT(256, of["length"], of["width"], 12, of["heads"]).to(device)
     WAYS[way](model)
@@ -77,10 +78,9 @@ def step(way: str, *, texts: int | None = None, parts: int = 1, optimizer: bool 
     tokens = torch.randint(256, (texts or of["batch"], of["length"]), device=device)
 
     def train() -> list[torch.Tensor]:
-        for part in tokens.chunk(parts):
-            with torch.autocast(device.type, torch.bfloat16, enabled="bf16" in of["dtype"]):
-                loss = cross_entropy(model(part).flatten(0, 1), part.flatten()) / parts
-            loss.backward()
+        with torch.autocast(device.type, torch.bfloat16, enabled="bf16" in of["dtype"]):
+            loss = cross_entropy(model(tokens).flatten(0, 1), tokens.flatten())
+        loss.backward()
         gradients = [weight.grad for weight in model.parameters()]
         if adamw:
             adamw.step()
@@ -90,10 +90,16 @@ def step(way: str, *, texts: int | None = None, parts: int = 1, optimizer: bool 
     return train
 
 
-def same_memory(batch: int) -> dict[str, Fresh]:
-    """The same texts: in four parts with everything kept, and at once with each block recomputed."""
-    texts = partial(fresh, step, texts=4 * batch, optimizer=False)
-    return {"keep everything": texts("keep everything", parts=4), "batch × 4": texts("each block")}
+def products_and_peaks() -> list[dict[str, Any]]:
+    """Of a step without its optimizer, over those with everything kept."""
+    rows: list[dict[str, Any]] = []
+    for way in WAYS:
+        train = step(way, optimizer=False)
+        peak = peak_bytes(train)
+        with _counted() as counter:  # it keeps tensors alive: not while the peak is measured
+            train()
+        rows.append({"wrapped": way, "products": counter.get_total_flops(), "peak": peak})
+    return [row | {it: row[it] / rows[0][it] for it in ("products", "peak")} for row in rows]
 
 
 def same_gradients(expected: Sequence[torch.Tensor], given: Sequence[torch.Tensor]) -> bool:
@@ -121,20 +127,26 @@ def kept_by_blocks() -> list[dict[str, Any]]:
             with torch.autocast("cpu", torch.bfloat16, enabled=dtype == "bf16 autocast"):
                 one, two = (kept_bytes(partial(block, part, *others)) for part in (x[:1].clone(), x.clone()))
             units = 2 * (two - one) / x.nbytes  # weights drop out
-            rows.append({"block": f"{name}, {dtype}", "keeps": units, "pairs win above": round(2 * units)} | again)
+            rows.append({"block": f"{name}, {dtype}", "keeps": units} | again)
     return rows
 
 
-def _products(block: nn.Module, others: tuple[torch.Tensor, ...]) -> dict[str, float]:
-    """Of a step, over those with everything kept. FlopCounterMode does not know a CPU's attention."""
-    backward = aten._scaled_dot_product_flash_attention_for_cpu_backward
+def _counted() -> FlopCounterMode:
+    """It does not know a CPU's attention by itself."""
     known = {
         _ON_CPU: lambda q, k, v, *_, **__: sdpa_flop_count(q, k, v),
-        backward: lambda grad, q, k, v, *_, **__: sdpa_backward_flop_count(grad, q, k, v),
+        aten._scaled_dot_product_flash_attention_for_cpu_backward: (
+            lambda grad, q, k, v, *_, **__: sdpa_backward_flop_count(grad, q, k, v)
+        ),
     }
+    return FlopCounterMode(display=False, custom_mapping=known)
+
+
+def _products(block: nn.Module, others: tuple[torch.Tensor, ...]) -> dict[str, float]:
+    """Of a step, over those with everything kept."""
     wrap, flops = partial(partial, checkpoint, block, use_reentrant=False), []
     for run in (block, wrap(), wrap(context_fn=selective)):
-        with FlopCounterMode(display=False, custom_mapping=known) as counter:
+        with _counted() as counter:
             run(torch.randn(1, _TOKENS, _WIDTH, requires_grad=True), *others).sum().backward()
         flops.append(counter.get_total_flops())
     return {"all again": flops[1] / flops[0], "selective": flops[2] / flops[0]}

@@ -6,10 +6,9 @@ from dataclasses import replace
 
 from course_utils.records.kinds.comparison import Comparison
 from course_utils.records.kinds.measurement import bytes_text
-from course_utils.records.kinds.sweep import Sweep
 from course_utils.show.canvas import ResultFigure, grid, scale_axis, styled, titled_figure
 from course_utils.show.cards import Card
-from course_utils.show.colours import BLUE, GREY_22, GREY_88, ORANGE
+from course_utils.show.colours import BLUE, GREY_22, ORANGE
 
 
 def against_single_blocks(trade: Comparison) -> str:
@@ -32,18 +31,9 @@ def with_memory(trade: Comparison) -> Card:
     return replace(card, rows=rows, second="extra peak")
 
 
-def same_memory(sweep: Sweep) -> Sweep:
-    said = []
-    for point in sweep:
-        kept, again = (bytes_text(case.measurement.peak_allocated_bytes) for case in point.comparison)
-        took = point.comparison["batch × 4"].in_words()
-        said.append(f"Batch {4 * point.value} recomputed ({again}) for {point.value} kept ({kept}): {took}.")
-    return replace(sweep, says=" ".join(said))
-
-
 @styled
 def memory_against_time(trade: Comparison) -> ResultFigure:
-    """Draw each way by its time and its peak; the dashed line is what memory costs by the block."""
+    """Draw each way by its time and its peak."""
     points = {
         case.label: (1.0 if case.is_baseline else case.ratio, case.measurement.peak_allocated_bytes / 2**30)
         for case in trade
@@ -51,10 +41,9 @@ def memory_against_time(trade: Comparison) -> ResultFigure:
     times, peaks = zip(*points.values(), strict=True)
     fig = titled_figure(_says(trade), 3.6, trade.caption)
     panel = fig.subplots()
-    panel.plot(*zip(points[trade.baseline], points["each block"], strict=True), "--", color=GREY_88, zorder=0)
     for label, at in points.items():
         panel.plot(*at, "o", color=BLUE if "segment" in label else ORANGE, ms=8)
-        below = label in ("first 6 blocks", "each block")  # where the line is not
+        below = label in ("first 6 blocks", "first 10 blocks")
         offset, side = ((-8, -14), "right") if below else ((-8, 5), "right") if "segment" in label else ((8, 5), "left")
         panel.annotate(label, at, offset, textcoords="offset points", ha=side, color=GREY_22)
     scale_axis(panel, "x", [*times, 1], log=False)

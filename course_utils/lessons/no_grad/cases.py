@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
-from torch.nn import functional
+from torch.nn.functional import cross_entropy
 
 from course_utils.materials.models import GPT
 from course_utils.materials.step_memory import kept_bytes, worked_out
@@ -26,7 +26,8 @@ _EVALUATIONS = {
     "gradients on": (contextlib.nullcontext, 1),
     "no_grad": (torch.no_grad, 1),
     "no_grad, 4 parts": (torch.no_grad, 4),
-    "no_grad, 4 parts, logits still named": (torch.no_grad, 4),
+    "accuracy, 4 parts": (torch.no_grad, 4),
+    "accuracy, 4 parts, logits still named": (torch.no_grad, 4),
 }
 
 
@@ -35,16 +36,17 @@ def _peak(call: Callable[[], Any]) -> int:
 
 
 def _evaluation(way: str, sizes: dict[str, int]) -> tuple[nn.Module, None, Callable[[], torch.Tensor]]:
-    """A GPT, no optimizer, and a call that takes the loss of 8 sequences in some way."""
-    (context, parts), model = _EVALUATIONS[way], GPT(**sizes)
+    """A GPT, no optimizer, and a call that takes the loss, or the right guesses, of 8 sequences in some way."""
+    (context, parts), model, summed = _EVALUATIONS[way], GPT(**sizes), partial(cross_entropy, reduction="sum")
     tokens = torch.zeros(8, sizes["context"], dtype=torch.int64)
+    score = (lambda logits, y: (logits.argmax(-1) == y).sum()) if "accuracy" in way else summed
 
     def loss() -> torch.Tensor:
         total = tokens.new_zeros((), dtype=torch.float32)
         with context():
             for part in tokens.chunk(parts):
                 logits = model(part).flatten(0, 1)
-                total = total + functional.cross_entropy(logits, part.flatten(), reduction="sum")
+                total = total + score(logits, part.flatten())
                 logits = logits if way.endswith("named") else None
         return total
 
@@ -63,9 +65,9 @@ def evaluations() -> list[dict[str, Any]]:
 
 
 def worked_out_for_gpt2(sizes: dict[str, int] = _GPT2) -> list[dict[str, Any]]:
-    """The same of GPT-2 124M, worked out with tensors that have sizes and no values: nothing is computed."""
-    peaks = {way: worked_out(partial(_evaluation, way, sizes), steps=1).peak_bytes for way in _EVALUATIONS}
-    return [{"evaluation": way, "fp32": peak} for way, peak in peaks.items()]
+    """The first three of GPT-2 124M, worked out with tensors that have sizes and no values: nothing is computed."""
+    ways = {way: partial(_evaluation, way, sizes) for way in [*_EVALUATIONS][:3]}
+    return [{"evaluation": way, "fp32": worked_out(build, steps=1).peak_bytes} for way, build in ways.items()]
 
 
 def peaks(network: Callable[[int], nn.Module], inputs: torch.Tensor) -> list[dict[str, Any]]:
@@ -98,22 +100,21 @@ class LoRA(nn.Module):
         return self.linear(x) + self.up(self.down(x))
 
 
-def _adapt(model: nn.Module, every: int) -> None:
-    """Freeze a model, and put LoRA beside every so manyth linear layer of its blocks, beginning with the first."""
+def _adapt(model: nn.Module, chosen: slice) -> None:
+    """Freeze a model, and put LoRA beside some of the linear layers of its blocks."""
     parents = [*model.requires_grad_(False).modules()]
     children = [(parent, *child) for parent in parents for child in parent.named_children() if child[0] != "head"]
-    for parent, name, layer in [each for each in children if isinstance(each[2], nn.Linear)][::every]:
+    for parent, name, layer in [each for each in children if isinstance(each[2], nn.Linear)][chosen]:
         setattr(parent, name, LoRA(layer))
 
 
-# How often a linear layer has LoRA, or whether a weight is trained, by its name and dimensions.
-_TRAINED: dict[str, int | Callable[[str, int], bool]] = {
+# Which linear layers have LoRA, or whether a weight is trained, by its name and dimensions.
+_TRAINED: dict[str, slice | Callable[[str, int], bool]] = {
     "all": lambda name, ndim: True,
-    "LoRA of rank 8 on each Linear": 1,
-    "LoRA on each fourth Linear": 4,
+    "LoRA of rank 8 on each Linear": slice(None),
+    "LoRA on the first four": slice(4),
+    "LoRA on the last four": slice(-4, None),
     "biases": lambda name, ndim: ndim == 1,
-    "the first block": lambda name, ndim: name.startswith(("0.", "blocks.0.")),
-    "the last block": lambda name, ndim: name.startswith(("15.", "blocks.3.")),
     "no_grad": lambda name, ndim: True,
 }
 
@@ -125,7 +126,7 @@ def frozen(inputs: torch.Tensor) -> list[dict[str, Any]]:
 
     def kept(model: nn.Module, trained: str, given: torch.Tensor) -> int:
         model, chosen = copy.deepcopy(model), _TRAINED[trained]
-        if isinstance(chosen, int):
+        if isinstance(chosen, slice):
             _adapt(model, chosen)
         else:
             for name, weight in model.named_parameters():
@@ -143,12 +144,11 @@ def frozen(inputs: torch.Tensor) -> list[dict[str, Any]]:
 
 
 class _Saved:
-    """A tensor that an operation keeps, as long as its graph does."""
+    """A tensor that an operation keeps, as long as its graph does; detached, else an output would keep its graph."""
 
     alive: ClassVar[weakref.WeakSet[_Saved]] = weakref.WeakSet()
 
     def __init__(self, tensor: torch.Tensor) -> None:
-        # Detached, else an operation that keeps its own output would keep itself.
         self.tensor, self.storage = tensor.detach(), tensor.untyped_storage()
         self.alive.add(self)
 
@@ -180,7 +180,7 @@ def leaks(steps: int = 4) -> list[dict[str, Any]]:
         kept: list[torch.Tensor] = []
         for _ in range(steps):
             with saved_tensors_hooks(_Saved, lambda each: each.tensor):
-                loss = functional.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten())
+                loss = cross_entropy(model(tokens).flatten(0, 1), tokens.flatten())
             done(loss)
             kept = keep(kept, loss)
         sizes = {each.storage._cdata: each.storage.nbytes() for each in _Saved.alive}

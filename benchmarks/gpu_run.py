@@ -29,7 +29,6 @@ CELL_LIMIT_S = 240
 FIRST = ("flash_attention", "torch_compile", "launch_bound", "on_device_tensors", "host_device_syncs", "data_loading")
 FIRST += ("mixed_precision", "packing", "activation_checkpointing", "in_place_operations", "gradient_accumulation")
 FIRST += ("batch_size", "pinned_memory", "measuring", "your_own_program", "profiler", "loading_large_models")
-FIRST += ("no_grad", "caching_allocator", "memory_snapshots", "flatten_parameters")
 # A hung test ends alone, not with all the others; no cache of pytest's in a folder that travels.
 PYTEST = ("-m", "pytest", "-v", "--tb=short", "-p", "no:cacheprovider", "--timeout=150")
 NOTHING_COLLECTED = 5
@@ -69,8 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--output", type=Path, default=OUTPUT, metavar="OUT", help="default: benchmarks/results/gpu")
     parser.add_argument("--size", choices=("smoke", "full"), default="full", help="of the lessons' problems")
     options = parser.parse_args(arguments)
-    output = options.output.resolve()
-    output.mkdir(parents=True, exist_ok=True)
+    (output := options.output.resolve()).mkdir(parents=True, exist_ok=True)
     everything = sorted(find_lessons(), key=lambda lesson: [*FIRST, lesson.slug].index(lesson.slug))
     lessons = [find_lesson(name) for name in options.lessons] or everything
     failed = [*record(lessons, output, recording.environment_here(options.size)), *test(output)]

@@ -43,8 +43,7 @@ def selective() -> Any:
 
 
 def in_segments(model: GPT, size: int, most: int | None = None) -> None:
-    cuts = range(0, len(model.blocks), size)
-    model.blocks = nn.ModuleList(nn.Sequential(*model.blocks[at : at + size]) for at in cuts)
+    model.blocks = nn.ModuleList(nn.Sequential(*model.blocks[i : i + size]) for i in range(0, len(model.blocks), size))
     recompute(model.blocks[:most])
 
 
@@ -144,7 +143,7 @@ def _counted() -> FlopCounterMode:
 
 def _products(block: nn.Module, others: tuple[torch.Tensor, ...]) -> dict[str, float]:
     """Of a step, over those with everything kept."""
-    wrap, flops = partial(partial, checkpoint, block, use_reentrant=False), []
+    flops, wrap = [], partial(partial, checkpoint, block, use_reentrant=False)
     for run in (block, wrap(), wrap(context_fn=selective)):
         with _counted() as counter:
             run(torch.randn(1, _TOKENS, _WIDTH, requires_grad=True), *others).sum().backward()

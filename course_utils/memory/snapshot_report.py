@@ -137,7 +137,7 @@ class DeviceReport(Shown):
             label = _short(stack.place) if stack and stack.place else self._words_of(holder.kind)
             words = [holder.kind] if stack and label != holder.kind else []
             words += [f"{holder.blocks} blocks"] if holder.blocks > 1 else []
-            words += [f"from {stack.caller}"] if stack and stack.caller else []
+            words += [f"the largest in {stack.inside}"] if stack and stack.inside else []
             yield Row(label, ", ".join(words), format_bytes(holder.bytes), bar=Bar(0.0, float(holder.bytes)))
         rest = self.holders[_MOST_ROWS:]
         if rest:
@@ -312,12 +312,10 @@ def _timeline(device: DeviceHistory) -> Grid:
 def _places(holders: Sequence[Holder]) -> Grid:
     shown = holders[:_MOST_PLACES]
     places = [repr(h.stack.place) if h.stack and h.stack.place else h.kind for h in shown]
-    callers = [repr(h.stack.caller) if h.stack and h.stack.caller else "" for h in shown]
     return Grid(
         "What held the peak",
         (
             Column("line", tuple(places), numeric=False),
-            Column("from", tuple(callers), numeric=False),
             Column("probably for", tuple(h.kind for h in shown), numeric=False),
             Column("blocks", tuple(str(h.blocks) for h in shown)),
             Column("size", tuple(format_bytes(h.bytes) for h in shown)),
@@ -474,7 +472,7 @@ def _progress(expected_s: float) -> AbstractContextManager[Any]:
 def _grown(earlier: SnapshotFile, later: SnapshotFile, device: int | None) -> Card:
     """Subtract what each line holds in one snapshot from what it holds in another; neither needs a history."""
     (sizes, blocks), (more_sizes, more_blocks) = (_held(file, device) for file in (earlier, later))
-    if any(line[0] for line in (*sizes, *more_sizes)) and not sizes.keys() & {line for line in more_sizes if line[0]}:
+    if any((*sizes, *more_sizes)) and not any(sizes.keys() & more_sizes.keys()):
         names = f"{earlier.name} and {later.name}"
         raise SnapshotError(f"{names} have no line in common: are both of one program, and recorded from its start?")
     ends = [max((e.get("time_us", 0) for trace in file.traces for e in trace), default=0) for file in (earlier, later)]
@@ -482,24 +480,23 @@ def _grown(earlier: SnapshotFile, later: SnapshotFile, device: int | None) -> Ca
         raise SnapshotError(f"{later.name} is older than {earlier.name}: name the earlier file first")
     grew = Counter({line: size - sizes[line] for line, size in more_sizes.items() if size > sizes[line]})
     rows = [
-        (line[0] or NO_STACK, line[1], f"+{format_bytes(size)}", f"{more_blocks[line] - blocks[line]:+}")
+        (line or NO_STACK, f"+{format_bytes(size)}", f"{more_blocks[line] - blocks[line]:+}")
         for line, size in grew.most_common(_MOST_PLACES)
     ]
-    columns = zip(("line", "from", "more", "blocks"), zip(*rows, strict=True), strict=False)
-    table = Grid("", tuple(Column(head, cells, numeric=head in ("more", "blocks")) for head, cells in columns))
+    columns = zip(("line", "more", "blocks"), zip(*rows, strict=True), strict=False)
+    table = Grid("", tuple(Column(head, cells, numeric=head != "line") for head, cells in columns))
     first, last = (format_bytes(sum(held.values())) for held in (sizes, more_sizes))
     held = f"{first} in {earlier.name}, {last} in {later.name}"
     return Card(f"In use: {held}. {'What grew:' if rows else 'No line grew.'}", table=table if rows else None)
 
 
-def _held(file: SnapshotFile, device: int | None) -> tuple[Counter[tuple[str, str]], Counter[tuple[str, str]]]:
-    """Bytes and blocks in use at the end, by line and the program's own line that led there."""
+def _held(file: SnapshotFile, device: int | None) -> tuple[Counter[str], Counter[str]]:
+    """Bytes and blocks in use at the end, by line."""
     sizes, counts = Counter(), Counter()
     for segment in file.segments:
         for block in segment["blocks"] if device in (None, segment.get("device", 0)) else ():
             if block["state"] != "inactive":
-                stack = read_stack(frames_of(block))
-                line = repr(stack.place) if stack.place else "", repr(stack.caller) if stack.caller else ""
+                line = str(read_stack(frames_of(block)).place or "")
                 sizes[line] += block["size"]
                 counts[line] += 1
     return sizes, counts

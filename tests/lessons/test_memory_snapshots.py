@@ -74,14 +74,16 @@ def two_dumps(tmp_path: Path) -> list[Path]:
 def test_what_grew_is_found_by_the_code_to_paste(two_dumps: list[Path]) -> None:
     """It needs no history, as of a ring that has lost its beginning; and says what has no frames."""
     pasted: dict[str, Any] = {}
-    exec("from collections import Counter\nfrom pathlib import Path\n" + _cell("def held"), pasted)
-    pasted["where"].__defaults__ = (Path(__file__).name,)
+    exec("import re\nfrom collections import Counter\nfrom pathlib import Path\n" + _cell("def held"), pasted)
     early, late = (pickle.loads(file.read_bytes()) | {"device_traces": []} for file in two_dumps)
     grown = pasted["held"](late) - pasted["held"](early)
     assert list(grown.values()) == [5 * 2**22]
     assert next(iter(grown)).startswith(f"{Path(__file__).name}:")
     assert pasted["held"](late, gpu=1) == {}
     assert pasted["where"]([]) == "no Python frame"
+    stack = ("/me/model.py", 7, "forward"), ("/x/module.py", 1, "_call_impl"), ("/me/train.py", 3, "evaluate")
+    frames = [dict(zip(("filename", "line", "name"), each, strict=True)) for each in stack]
+    assert pasted["where"](frames) == "train.py:3 evaluate"
 
 
 def test_the_command_line_says_what_grew(two_dumps: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
@@ -111,20 +113,21 @@ def test_files_that_cannot_be_subtracted_are_refused(
     assert "have no line in common" in capsys.readouterr().err
 
 
-def test_an_observer_keeps_two_files_and_raises_nothing(
+def test_an_observer_keeps_four_files_a_process_and_raises_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source = _cell("def dump_when_out_of_memory")
     pasted: dict[str, Any] = {}
-    exec(source[: source.index("\nif gpu")], pasted)
+    exec(source[: source.index("\nif torch")], pasted)
     observers, memory = [], torch.cuda.memory
+    monkeypatch.setenv("RANK", "3")
     monkeypatch.setattr(memory, "_record_memory_history", lambda **_: None)
     monkeypatch.setattr(torch._C, "_cuda_attach_out_of_memory_observer", observers.append, raising=False)
     monkeypatch.setattr(memory, "_dump_snapshot", lambda path: Path(path).write_bytes(b""))
     pasted["dump_when_out_of_memory"](f"{tmp_path}/snapshot")
     for _ in range(5):
         observers[0](0, 1, 2, 3)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["snapshot_0.pickle", "snapshot_1.pickle"]
+    assert {path.name for path in tmp_path.iterdir()} == {f"snapshot_3_{os.getpid()}_{n}.pickle" for n in range(4)}
 
     def full(path: str) -> None:
         raise OSError("No space left on device")

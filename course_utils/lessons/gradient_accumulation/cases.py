@@ -24,7 +24,7 @@ SMALL = {"context": scaled(cpu=64, cuda=512), "width": scaled(cpu=96, cuda=384),
 GPT2 = {"vocabulary": 50304, "context": 1024, "width": 768, "layers": 12, "heads": 12}
 if course_size() == "test":
     SMALL, GPT2 = {"context": 16, "width": 48, "layers": 1}, {"context": 16, "width": 48, "layers": 1}
-TEXTS, PARTS = 32, (1, 8, 32) if course_size() == "test" else (1, 2, 4, 8, 16, 32)
+TEXTS, PARTS = 32, (1, 2, 4) if course_size() == "test" else (1, 2, 4, 8, 16, 32)
 UNITS = dict.fromkeys(("peak", "gradients meanwhile", "weights and AdamW"), "bytes")
 
 

@@ -21,6 +21,15 @@ from course_utils.records.notebook_files import read_notebook
 PROGRAM = Path(__file__).parents[1] / "rank_programs" / "accumulate.py"
 
 
+@pytest.fixture(autouse=True)
+def _one_thread():
+    """Two wait for each other longer than these small models compute."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 def pasted(*starts: str) -> dict[str, Any]:
     scope: dict[str, Any] = {"torch": torch, "F": torch.nn.functional}
     sources = [cell["source"] for cell in read_notebook(find_lesson("gradient_accumulation").path)["cells"]]

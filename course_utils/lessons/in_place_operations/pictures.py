@@ -18,9 +18,8 @@ def peaks(steps: Sweep, activation: str) -> list[int]:
 
 
 def share(steps: Sweep, activation: str) -> float:
-    """The peak in place, in percent of that out of place."""
     out_of_place, in_place = peaks(steps, activation)
-    return round(100 * in_place / out_of_place, 1)
+    return round(100 * in_place / out_of_place, 1)  # in percent
 
 
 def point(steps: Sweep) -> str:
@@ -30,9 +29,7 @@ def point(steps: Sweep) -> str:
 
 def unnoticed(written: Table) -> str:
     silent = [row["gradient off by"] for row in written if row["backward()"] == "no error"]
-    return (
-        f"{len(silent)} of {len(written.rows)} writes raise no error: the gradient is off by up to {max(silent):.0%}."
-    )
+    return f"{len(silent)} of {len(written.rows)} writes raise no error: gradients are off by up to {max(silent):.0%}."
 
 
 def beside(steps: Sweep, copies: Table) -> Card:
@@ -51,12 +48,14 @@ def beside(steps: Sweep, copies: Table) -> Card:
 
 def on_the_h200() -> Card:
     """What a step of eight linear layers, each with an operation, needed both ways."""
-    tables = {"LeakyReLU": "two_formulas", "SiLU": "keep_input", "sigmoid": "keep_output", "dropout": "keep_output"}
-    first, *_ = found = [recorded(f"in_place_operations/{table}", machine="nvidia-h200") for table in tables.values()]
-    each = [(f"{name}, {way}", table[name][way]) for name, table in zip(tables, found, strict=True) for way in WAYS]
-    needed = {name.removesuffix(", out of place"): size for name, size in each}
+    outputs = recorded("in_place_operations/keep_output", machine="nvidia-h200")
+    two = recorded("in_place_operations/two_formulas", machine="nvidia-h200")
+    inputs = recorded("in_place_operations/keep_input", machine="nvidia-h200")
+    tables = {"LeakyReLU": two, "SiLU": inputs, "dropout": outputs}
+    ways = {"out of place": "", "in place": ", in place"}
+    needed = {name + words: table[name][way] for name, table in tables.items() for way, words in ways.items()}
     axis = Axis(0.0, most := max(needed.values()), ((0.0, "0"), (most, bytes_text(most))))
     rows = tuple(Row(name, "", bytes_text(size), "", Bar(0.0, size, size)) for name, size in needed.items())
     saved, more = (abs(needed[name] - needed[f"{name}, in place"]) for name in ("LeakyReLU", "dropout"))
     says = f"In place, LeakyReLU saves {bytes_text(saved)}, SiLU nothing, and dropout needs {bytes_text(more)} more."
-    return Card(says, rows, axis, heads=("", "peak"), **first.stamp("eight linear layers, each with one operation"))
+    return Card(says, rows, axis, heads=("", "peak"), **two.stamp("eight linear layers, each with one operation"))

@@ -10,11 +10,9 @@ from course_utils.records.verdicts import verdict_words
 from course_utils.show.cards import Axis, Bar, Card, Row
 from course_utils.show.tables import Column, Grid
 
-WAYS = "out of place", "in place"
-
 
 def peaks(steps: Sweep, activation: str) -> list[int]:
-    return [steps[activation][way].measurement.peak_allocated_bytes for way in WAYS]
+    return [steps[activation][way].measurement.peak_allocated_bytes for way in ("out of place", "in place")]
 
 
 def share(steps: Sweep, activation: str) -> float:

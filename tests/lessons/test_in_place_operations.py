@@ -105,7 +105,21 @@ def test_kept_by_names_what_each_operation_of_the_reference_page_keeps() -> None
             assert [kept_by(layer(inplace=each), x) for each in (False, True)] == [[each] for each in expected]
     assert kept_by(nn.Threshold(0, 0, inplace=True), x) == ["a copy of its input"]
     assert kept_by(lambda x: x * 2, x) == []
-    assert kept_by(nn.SiLU(inplace=True), x.bfloat16()) == ["a copy of its input"]
+    for raises in (nn.LeakyReLU(-0.1, inplace=True), nn.Sequential(nn.Sigmoid(), nn.LeakyReLU(inplace=True))):
+        with pytest.raises(RuntimeError):
+            kept_by(raises, x)
+
+
+@pytest.mark.parametrize("layer", [nn.ReLU, nn.LeakyReLU, nn.SiLU])
+def test_where_all_so_far_is_frozen_every_activation_saves_in_place_and_copies_nothing(layer: type[nn.Module]) -> None:
+    def step(inplace: bool) -> None:
+        wide = _frozen(nn.Sequential(nn.Linear(64, 4096), layer(inplace=inplace)))
+        nn.Linear(4096, 8)(wide(x)).sum().backward()
+
+    x = torch.randn(512, 64)
+    both = [Device().peak_memory(lambda each=each: step(each))[0] for each in (False, True)]
+    assert both[0] - both[1] > 7 * 2**20
+    assert cases.copies_of(lambda: step(True)) == 0
 
 
 def test_overwriting_layers_names_them_in_every_variant() -> None:

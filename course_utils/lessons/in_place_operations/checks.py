@@ -9,7 +9,6 @@ import torch
 from torch.nn import functional
 
 from course_utils.lessons.answers import NotRight, ask, exercise
-from course_utils.lessons.in_place_operations.cases import named_in
 from course_utils.materials.step_memory import kept_bytes
 
 
@@ -53,8 +52,8 @@ def check_block(answer: Any) -> str | None:
         if "output 0 of Sigmoid" in str(error):
             return "raises"
         raise NotRight(
-            f"`backward()` raises: a line writes over something that is kept. The message names {named_in(error)}: "
-            "either that operation keeps its result, or it wrote over what another line had kept."
+            "`backward()` raises: a line writes over something that is kept. The message names the operation that "
+            f"keeps its result, or the one that wrote over it: {error}"
         ) from None
     if not all(map(_close, gradients, _gradients(_reference))):
         return "silent"

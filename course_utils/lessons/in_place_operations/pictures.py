@@ -10,11 +10,9 @@ from course_utils.records.verdicts import verdict_words
 from course_utils.show.cards import Axis, Bar, Card, Row
 from course_utils.show.tables import Column, Grid
 
-WAYS = "out of place", "in place"
-
 
 def peaks(steps: Sweep, activation: str) -> list[int]:
-    return [steps[activation][way].measurement.peak_allocated_bytes for way in WAYS]
+    return [steps[activation][way].measurement.peak_allocated_bytes for way in ("out of place", "in place")]
 
 
 def share(steps: Sweep, activation: str) -> float:
@@ -51,7 +49,7 @@ def on_the_h200() -> Card:
     outputs = recorded("in_place_operations/keep_output", machine="nvidia-h200")
     two = recorded("in_place_operations/two_formulas", machine="nvidia-h200")
     inputs = recorded("in_place_operations/keep_input", machine="nvidia-h200")
-    tables = {"LeakyReLU": two, "SiLU": inputs, "sigmoid": outputs, "dropout": outputs}
+    tables = {"LeakyReLU": two, "SiLU": inputs, "dropout": outputs}
     ways = {"out of place": "", "in place": ", in place"}
     needed = {name + words: table[name][way] for name, table in tables.items() for way, words in ways.items()}
     axis = Axis(0.0, most := max(needed.values()), ((0.0, "0"), (most, bytes_text(most))))

@@ -68,7 +68,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--output", type=Path, default=OUTPUT, metavar="OUT", help="default: benchmarks/results/gpu")
     parser.add_argument("--size", choices=("smoke", "full"), default="full", help="of the lessons' problems")
     options = parser.parse_args(arguments)
-    (output := options.output.resolve()).mkdir(parents=True, exist_ok=True)
+    output = options.output.resolve()
+    output.mkdir(parents=True, exist_ok=True)
     everything = sorted(find_lessons(), key=lambda lesson: [*FIRST, lesson.slug].index(lesson.slug))
     lessons = [find_lesson(name) for name in options.lessons] or everything
     failed = [*record(lessons, output, recording.environment_here(options.size)), *test(output)]

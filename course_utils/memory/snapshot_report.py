@@ -137,7 +137,7 @@ class DeviceReport(Shown):
             label = _short(stack.place) if stack and stack.place else self._words_of(holder.kind)
             words = [holder.kind] if stack and label != holder.kind else []
             words += [f"{holder.blocks} blocks"] if holder.blocks > 1 else []
-            words += [f"the largest in {stack.inside}"] if stack and stack.inside else []
+            words += [f"from {stack.caller}"] if stack and stack.caller else []
             yield Row(label, ", ".join(words), format_bytes(holder.bytes), bar=Bar(0.0, float(holder.bytes)))
         rest = self.holders[_MOST_ROWS:]
         if rest:
@@ -312,10 +312,12 @@ def _timeline(device: DeviceHistory) -> Grid:
 def _places(holders: Sequence[Holder]) -> Grid:
     shown = holders[:_MOST_PLACES]
     places = [repr(h.stack.place) if h.stack and h.stack.place else h.kind for h in shown]
+    callers = [repr(h.stack.caller) if h.stack and h.stack.caller else "" for h in shown]
     return Grid(
         "What held the peak",
         (
             Column("line", tuple(places), numeric=False),
+            Column("from", tuple(callers), numeric=False),
             Column("probably for", tuple(h.kind for h in shown), numeric=False),
             Column("blocks", tuple(str(h.blocks) for h in shown)),
             Column("size", tuple(format_bytes(h.bytes) for h in shown)),
@@ -496,7 +498,8 @@ def _held(file: SnapshotFile, device: int | None) -> tuple[Counter[str], Counter
     for segment in file.segments:
         for block in segment["blocks"] if device in (None, segment.get("device", 0)) else ():
             if block["state"] != "inactive":
-                line = str(read_stack(frames_of(block)).place or "")
+                stack = read_stack(frames_of(block))
+                line = str((stack.in_module and stack.caller) or stack.place or "")
                 sizes[line] += block["size"]
                 counts[line] += 1
     return sizes, counts

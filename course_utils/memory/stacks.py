@@ -22,6 +22,7 @@ EARLIER = "from before the recording"
 _NOT_THE_PROGRAM = re.compile(
     r"(site|dist)-packages/torch/|pytorch/torch/|torchinductor|/lib/python3[^/]*/(?!(site|dist)-packages/)"
 )
+_LIBRARY = re.compile(r"(site|dist)-packages/")
 _WEIGHTS = re.compile(
     r"(init|load|create|materialize)_(all_)?(weight|param|state_dict)|from_pretrained|reset_parameters"
 )
@@ -47,15 +48,15 @@ class Stack:
     """What is known of a block from its stack.
 
     Attributes:
-        place: the innermost line outside of modules' calls, PyTorch and Python's library; None without Python frames.
-        inside: where a module was called, the innermost line of all, the model's.
+        place: the innermost line outside of PyTorch and Python's own library; None without Python frames.
+        caller: the program's own line that led there: outside of all modules' calls, the next one further out.
         kind: what it is probably for, one of this module's words.
         in_module: whether a module (``torch.nn.Module``) was being called.
         path: all lines of Python; the same for blocks that were asked for in the same way.
     """
 
     place: Place | None
-    inside: Place | None
+    caller: Place | None
     kind: str
     in_module: bool
     path: tuple[Place, ...]
@@ -71,19 +72,18 @@ def read_stack(frames: Sequence[Mapping[str, Any]]) -> Stack:
         >>> module = "/env/site-packages/torch/nn/modules/module.py"
         >>> frames = [("/me/net.py", 7, "forward"), (module, 1, "_call_impl"), ("/me/train.py", 3, "<module>")]
         >>> stack = read_stack([dict(zip(("filename", "line", "name"), frame)) for frame in frames])
-        >>> stack.place, stack.inside, stack.kind
-        (train.py:3 <module>, net.py:7 forward, 'forward')
+        >>> stack.place, stack.caller, stack.kind
+        (net.py:7 forward, train.py:3 <module>, 'forward')
     """
     every = [_place(frame) for frame in frames[:_MOST_FRAMES] if isinstance(frame, Mapping)]
     path = tuple(place for place in every if _is_python(place))
     if not path:
         return Stack(None, None, BACKWARD, False, ()) if _engine(every) else NOTHING
-    calls = [at for at, each in enumerate(path, 1) if _in_torch(each, "nn/modules/module.py") and "_call" in each.name]
-    parts = path, path[max(calls, default=0) :]
-    own, loop = ([each for each in part if not _NOT_THE_PROGRAM.search(each.file)] for part in parts)
-    place = (loop or own or path)[0]
-    inside = own[0] if own and own[0] is not place else None
-    return Stack(place, inside, _kind(path, every), bool(calls), path)
+    calls = [at for at, each in enumerate(path) if _in_torch(each, "nn/modules/module.py") and "_call" in each.name]
+    own = [at for at, each in enumerate(path) if not _NOT_THE_PROGRAM.search(each.file)]
+    further = [at for at in own[1:] if at > max(calls, default=0) and not _LIBRARY.search(path[at].file)]
+    caller = path[further[0]] if further else None
+    return Stack(path[own[0] if own else 0], caller, _kind(path, every), bool(calls), path)
 
 
 def _place(frame: Mapping[str, Any]) -> Place:

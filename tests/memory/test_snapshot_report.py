@@ -150,8 +150,8 @@ def test_a_healthy_training_has_no_plan_and_its_peak_is_told_by_line_and_kind() 
         ("backward", 12 * MIB, 1),
         ("other", 4 * MIB, 1),
     ]
-    assert repr(device.holders[0].stack.inside) == "net.py:7 forward"
-    assert repr(device.holders[0].stack.place) == "train.py:20 main"
+    assert repr(device.holders[0].stack.place) == "net.py:7 forward"
+    assert repr(device.holders[0].stack.caller) == "train.py:20 main"
     assert device.plan == ()
     assert "nothing stands out" in report.card().words
     assert device.tries.error == 0
@@ -343,7 +343,7 @@ def test_what_an_evaluation_now_and_then_leaves_is_found() -> None:
             program.take(f"prediction {step}", 25 * MIB, frames(("/home/me/net.py", 7, "forward"), MODULE, train(51)))
             program.give(f"asked {step}")
     growth = read_snapshot(program.snapshot()).devices[0].growth
-    assert (growth.bytes_a_round, growth.rounds, growth.stack.place.line) == (25 * MIB, 4, 51)
+    assert (growth.bytes_a_round, growth.rounds, growth.stack.caller.line) == (25 * MIB, 4, 51)
 
 
 def test_what_is_filled_and_then_stays_is_no_leak() -> None:

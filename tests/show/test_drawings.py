@@ -27,19 +27,8 @@ def test_a_drawing_is_described_and_its_lesson_shows_it(path: Path):
     assert repr(shown) == f"Figure: {shown.alt}"
     tree = ElementTree.parse(path)
     names = {node.tag.removeprefix(SVG) for node in tree.iter()}
-    known = {
-        "svg",
-        "title",
-        "rect",
-        "line",
-        "circle",
-        "path",
-        "text",
-        "tspan",
-        "pattern",
-        "image",
-    }  # no script, no link
-    assert names <= known
+    known = {"svg", "title", "rect", "line", "circle", "path", "text", "tspan", "pattern", "image"}
+    assert names <= known  # no script, no link
     assert all(image.get("href").startswith("data:image/webp;base64,") for image in tree.iter(f"{SVG}image"))
     assert all(float(text.get("font-size")) >= 9 for text in tree.iter(f"{SVG}text"))
     assert path.stat().st_size < 30_000

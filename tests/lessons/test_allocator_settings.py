@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
+import pytest
+
 from course_utils.lessons.caching_allocator import cases
 from course_utils.memory.allocator import MIB, Allocate, EmptyCache, Event, Free, simulate_allocator
+from course_utils.records.lessons import find_lesson
+from course_utils.records.notebook_files import read_notebook
 
 EXPANDABLE = "expandable_segments:True"
 
@@ -42,3 +48,32 @@ def test_rests_that_are_not_split_off_count_as_allocated_and_expandable_segments
     failure = simulate_allocator(events, cap_bytes=230 * MIB).out_of_memory
     assert (failure.event, failure.allocated_bytes, failure.segment_bytes) == (19, 228 * MIB, 12 * MIB)
     assert simulate_allocator(events, options=EXPANDABLE, cap_bytes=230 * MIB).peak_reserved_bytes == 220 * MIB
+
+
+FAILURE = (
+    "Tried to allocate {}. GPU 0 has a total capacity of 80.00 GiB of which 1.20 GiB is free. {}Of the allocated "
+    "memory 61.00 GiB is allocated by PyTorch, and 14.80 GiB is reserved by PyTorch but unallocated."
+)
+
+
+@pytest.mark.parametrize(
+    ("message", "answer"),
+    [
+        (FAILURE.format("1.00 GiB", ""), "row 1"),
+        (FAILURE.format("2.50\nGiB", ""), "row 2"),
+        (FAILURE.format("20.00 GiB", ""), "row 3"),
+        (FAILURE.format("1.00 GiB", "76.00 GiB allowed; "), "row 2"),
+        (FAILURE.format("2.50 GiB", "40.00 GiB allowed; "), "row 3"),  # a cap below what is held
+        (simulate_allocator(cases.HOLE, cap_bytes=320 * MIB).out_of_memory.message, "row 2"),  # no "is free" in it
+        ("MPS backend out of memory (max allowed: 9.07 GB). Tried to allocate 3.00 GB on private pool.", "cannot"),
+        (FAILURE.format("2.50 GiB", "").replace("is free", ""), "cannot"),
+        ("no message", "cannot"),
+    ],
+)
+def test_the_cell_that_reads_a_message_names_a_row_of_the_table_or_says_that_it_cannot(message, answer, capsys):
+    cells = read_notebook(find_lesson("caching_allocator").path)["cells"]
+    (source,) = (cell["source"] for cell in cells if cell["id"] == "cell-read")
+    pasted, count = re.subn(r'""".*?"""', lambda _: repr(message), source, flags=re.DOTALL)
+    assert count == 1
+    exec(pasted, {})
+    assert answer in capsys.readouterr().out

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch.nn.functional import mse_loss
+from torch.nn.parallel import DistributedDataParallel
 
 from authoring.reference_pages import code_blocks, reference_pages
 from course_utils.lessons.gradient_accumulation import cases
@@ -56,6 +57,18 @@ def test_the_self_test_tells_the_pasted_loop_from_the_usual_one():
     targets[:] = -100
     assert code["accumulate"](model := cases.small_gpt(), [(inputs, targets)]) == 0
     assert all(weight.grad.abs().max() == 0 for weight in model.parameters())
+
+
+def test_the_self_test_keeps_gradients_that_ddp_writes_over():
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    try:
+        model = DistributedDataParallel(cases.small_gpt(), gradient_as_bucket_view=True)
+        texts = [torch.cat(each) for each in zip(*cases.parts_of_text(0), strict=True)]
+        off_by = pasted("def off_by(")["off_by"]
+        for _ in range(2):  # the second time, the buckets are those of the step before
+            assert off_by(mean_of_means, model, *texts) > 0.1
+    finally:
+        torch.distributed.destroy_process_group()
 
 
 def test_two_ranks_send_once_and_get_the_gradient_of_one_process():
@@ -133,3 +146,12 @@ def divides_gradients(model, batches, optimizer, parts, max_norm):
 
 def test_a_loop_that_divides_gradients_is_right():
     assert check_train(divides_gradients).outcome == "right"
+
+
+def test_a_forward_pass_without_gradients_holds_nothing():
+    def looks_first(model, batches, optimizer, parts, max_norm):
+        with torch.no_grad():
+            assert all(model(inputs).isfinite().all() for inputs, _ in batches)
+        divides_gradients(model, batches, optimizer, parts, max_norm)
+
+    assert check_train(looks_first).outcome == "right"

@@ -52,19 +52,15 @@ def _steps(model: nn.Module, batches: Sequence[Batch], parts: int, made: Sequenc
     last, divisor, clip, zero = made
     watched = _Watched(model)
     watched.zero_grad()
-    for start in range(0, len(batches), parts):
+    for start in range(0, len(batches) - (len(batches) % parts if last == "drops_last" else 0), parts):
         group = batches[start : start + parts]
-        if last == "drops_last" and len(group) < parts:
-            break
         for inputs, targets in group:
             if zero == "zeroes_each_part":
                 watched.zero_grad()
             share = _SHARES[divisor](len(targets), [len(each) for _, each in group], parts)
             (mse_loss(model(inputs), targets) * share).backward()
-            if clip == "clips_each_part":
+            if clip == "clips_each_part" or (clip == "right" and targets is group[-1][1]):
                 nn.utils.clip_grad_norm_(model.parameters(), _MOST_NORM)
-        if clip == "right":
-            nn.utils.clip_grad_norm_(model.parameters(), _MOST_NORM)
         watched.step()
         if zero != "keeps_gradients":
             watched.zero_grad()
@@ -73,20 +69,26 @@ def _steps(model: nn.Module, batches: Sequence[Batch], parts: int, made: Sequenc
 
 @exercise
 def check_train(answer: Any) -> str | None:
-    runs, joined = [], False
+    runs, held = [], []
     for sizes, parts in _EPOCHS:
         model, batches = _epoch(sizes)
-        optimizer, taken = _Watched(model), []
-        with model.register_forward_hook(lambda _, inputs, output, taken=taken: taken.append(len(output))):
+        optimizer, waiting = _Watched(model), []  # samples whose activations wait for the backward pass
+
+        def look(_: nn.Module, inputs: Any, output: torch.Tensor, waiting=waiting, sizes=sizes) -> None:
+            if len(output) + sum(waiting) > max(sizes):
+                held.append("one_backward" if waiting else "joins_batches")
+            if output.requires_grad:
+                waiting.append(len(output))
+                output.register_hook(lambda _: waiting.clear())
+
+        with model.register_forward_hook(look):
             effect(answer, model, list(batches), optimizer, parts, _MOST_NORM)
         runs.append((model, batches, parts, optimizer.seen))
-        joined |= max(taken, default=0) > max(sizes)
     if not any(seen for *_, seen in runs):
         raise NotRight("Your loop never calls `optimizer.step()`.")
     for made in sorted(itertools.product(*_CHOICES), key=lambda made: len(made) - made.count("right")):
         tried = [(seen, _steps(model, batches, parts, made)) for model, batches, parts, seen in runs]
         if all(len(seen) == len(each) and all(map(torch.allclose, seen, each)) for seen, each in tried):
-            return next((each for each in made if each != "right"), "joins_batches" if joined else None)
-    _, batches, parts, seen = runs[0]
-    steps = f"{len(batches)} batches in groups of {parts} you take {len(seen)} steps; 2 are right"
+            return next((each for each in (*made, *held) if each != "right"), None)
+    steps = f"5 batches in groups of 3 you take {len(runs[0][-1])} steps; 2 are right"
     raise NotRight(f"With {steps}. Their gradients are not those of a group's mean over its samples, clipped once.")

@@ -29,12 +29,10 @@ def by_parts(memory: Table, time: Comparison) -> ResultFigure:
     if all(case.enqueue_median_s for case in timed):
         enqueued = [case.enqueue_median_s for case in timed]
         lines["of it, Python"] = clock.plot(places, enqueued, "s--", color=GREY_66, ms=4)[0]
+    above = {"textcoords": "offset points", "ha": "center"}
     for at, case in points:
-        clock.annotate(
-            format_seconds(case.median_s), (at, case.median_s), (0, 6), textcoords="offset points", ha="center"
-        )
+        clock.annotate(format_seconds(case.median_s), (at, case.median_s), (0, 6), **above)
     clock.set(ylim=(0, 1.4 * max(case.median_s for case in timed)), yticks=[], ylabel="time")
-
     sizes = [(row["weights and AdamW"], row["gradients meanwhile"], row["peak"]) for row in rows.values()]
     stacks = zip(*((state, waits, peak - state - waits) for state, waits, peak in sizes), strict=True)
     below = [0.0] * len(rows)
@@ -42,7 +40,7 @@ def by_parts(memory: Table, time: Comparison) -> ResultFigure:
         lines[name] = panel.bar(list(rows), stack, 0.66, below, color=colour, ec="white", lw=0.6)
         below = [sum(both) for both in zip(below, stack, strict=True)]
     for at, (*_, peak) in enumerate(sizes):
-        panel.annotate(format_bytes(peak), (at, peak), (0, 3), textcoords="offset points", ha="center")
+        panel.annotate(format_bytes(peak), (at, peak), (0, 3), **above)
     panel.set(ylim=(0, 1.14 * max(below)), yticks=[], ylabel="peak memory")
     legend(fig, list(lines.values()), list(lines), 3)
     peaks = listed(f"{name} {format_bytes(row['peak'])}" for name, row in rows.items())

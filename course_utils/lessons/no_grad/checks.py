@@ -22,17 +22,17 @@ class _Watched(nn.Sequential):
         return features
 
 
-def _modes(model: nn.Module) -> list[bool]:
-    return [module.training for module in model.modules()]
+def _switches(model: nn.Module) -> tuple[list[bool], list[bool]]:
+    return [module.training for module in model.modules()], [weight.requires_grad for weight in model.parameters()]
 
 
 @exercise
 def check_features(answer: Any) -> str | None:
-    model = _Watched(nn.Linear(4, 8), nn.BatchNorm1d(8).eval(), nn.Dropout(), nn.Linear(8, 3))
-    batches, before = list(torch.randn(22, 4).split(10)), _modes(model)
+    model = _Watched(nn.Linear(4, 8), nn.BatchNorm1d(8).eval().requires_grad_(False), nn.Dropout(), nn.Linear(8, 3))
+    batches, before = list(torch.randn(22, 4).split(10)), _switches(model)
     _Watched.seen.clear()
     with torch.enable_grad():  # it puts back what an answer leaves
-        result, is_on, after = ask(answer, model, batches), torch.is_grad_enabled(), _modes(model)
+        result, is_on, after = ask(answer, model, batches), torch.is_grad_enabled(), _switches(model)
     if not _Watched.seen:
         raise NotRight("You never call the backbone.")
     if any(training for training, _ in _Watched.seen):
@@ -49,11 +49,11 @@ def check_features(answer: Any) -> str | None:
     if not is_on:
         return "grad_left_off"
     if after != before:
-        return "frozen_woken" if after[0] else "left_in_eval"
+        return "weights_changed" if after[1] != before[1] else "frozen_woken" if after[0][0] else "left_in_eval"
     model.train()[1].eval()
     with torch.no_grad():
         with contextlib.suppress(NotRight):
             ask(answer, model, [*batches, torch.ones(2, 3)])  # the last one raises
         if torch.is_grad_enabled():
             return "grad_left_on"
-    return "after_an_error" if _modes(model) != before else None
+    return "after_an_error" if _switches(model) != before else None

@@ -30,15 +30,10 @@ def grad_left_off(model, batches):
 
 
 def grad_left_on(model, batches):
-    modes = [(module, module.training) for module in model.modules()]
-    torch.set_grad_enabled(False)
-    model.eval()
     try:
-        return features(model, batches)
+        return after_an_error(model, batches)
     finally:
         torch.set_grad_enabled(True)
-        for module, mode in modes:
-            module.training = mode
 
 
 def left_in_eval(model, batches):
@@ -61,6 +56,10 @@ def after_an_error(model, batches):
     return made
 
 
+def weights_changed(model, batches):
+    return after_an_error(model.requires_grad_(False), batches)
+
+
 WRONG = {
     "check_features": {
         "dropout": dropout,
@@ -71,5 +70,6 @@ WRONG = {
         "left_in_eval": left_in_eval,
         "frozen_woken": frozen_woken,
         "after_an_error": after_an_error,
+        "weights_changed": weights_changed,
     },
 }

@@ -84,6 +84,12 @@ def test_what_grew_is_found_by_the_code_to_paste(two_dumps: list[Path]) -> None:
     stack = ("/me/model.py", 7, "forward"), ("/x/module.py", 1, "_call_impl"), ("/me/train.py", 3, "evaluate")
     frames = [dict(zip(("filename", "line", "name"), each, strict=True)) for each in stack]
     assert pasted["where"](frames) == "train.py:3 evaluate"
+    # `stacks="all"` puts C++ between Python's frames; torch.compile puts a file of Inductor's before them.
+    others = ("/src/Include/pycore_ceval.h", 73, "_PyEval_EvalFrame"), ("??", 0, "call")
+    others += ("/usr/include/c++/13/array", 9, "at"), ("/tmp/torchinductor_me/c3/c33.py", 109, "call")
+    between = [dict(zip(("filename", "line", "name"), each, strict=True)) for each in others]
+    assert pasted["where"](frames[:2] + between + frames[2:]) == "train.py:3 evaluate"
+    assert pasted["where"](between) == "not in your files"
 
 
 def test_the_command_line_says_what_grew(two_dumps: list[Path], capsys: pytest.CaptureFixture[str]) -> None:

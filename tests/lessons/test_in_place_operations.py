@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
+from functools import partial
 from typing import Any
 
 import pytest
@@ -58,6 +59,7 @@ class _Adapted(nn.Module):
         return self.base(x) + self.up(self.down(x))
 
 
+@pytest.mark.filterwarnings("ignore:Using padding='same'")
 @pytest.mark.parametrize(
     ("following", "saves"),
     [
@@ -65,6 +67,8 @@ class _Adapted(nn.Module):
         (_frozen(nn.Linear(16, 16)), False),
         (_Adapted(), True),
         (_frozen(nn.Conv2d(4, 4, 1)), True),
+        (nn.Conv2d(4, 4, 3, padding=1, padding_mode="circular"), False),
+        (nn.Conv2d(4, 4, 4, padding="same"), False),
         (nn.AdaptiveAvgPool2d(1), False),
         (nn.AdaptiveAvgPool2d(2), True),
         (nn.BatchNorm2d(4), True),
@@ -78,6 +82,42 @@ def test_leaky_relu_in_place_saves_before_what_keeps_its_input(following: nn.Mod
     ways = functional.leaky_relu, functional.leaky_relu_
     both = [kept_bytes(lambda each=each: following(each(first(x))), alive) for each in ways]
     assert both[0] - both[1] == x.nbytes * saves
+
+
+@pytest.mark.parametrize("layer", [nn.ReLU, nn.LeakyReLU, nn.SiLU])
+@pytest.mark.parametrize(
+    ("size", "bias", "more"), [((8, 128, 64), True, 1), ((1024, 64), True, 0), ((8, 128, 64), False, 0)]
+)
+def test_after_a_linear_layer_with_bias_on_3d_input_the_gradient_is_copied_and_the_peak_rises(layer, size, bias, more):
+    def step(inplace: bool) -> None:
+        nn.Sequential(nn.Linear(64, 256, bias), layer(inplace=inplace), nn.Linear(256, 64))(x).sum().backward()
+
+    x = torch.randn(size)
+    both = [Device().peak_memory(lambda each=each: step(each))[0] for each in (False, True)]
+    assert cases.copies_of(lambda: step(True)) - cases.copies_of(lambda: step(False)) == more + (layer is nn.SiLU)
+    assert (both[1] > both[0]) is bool(more)
+
+
+def test_relu_in_place_saves_where_a_name_holds_its_input() -> None:
+    x, first, second = torch.randn(1024, 64), *(torch.randn(64, 64, requires_grad=True) for _ in range(2))
+
+    def named(relu: Any) -> None:
+        hidden = x @ first
+        (relu(hidden) @ second).sum().backward()
+
+    def nested(relu: Any) -> None:
+        (relu(x @ first) @ second).sum().backward()
+
+    ways = functional.relu, functional.relu_
+    both = [[Device().peak_memory(partial(step, each))[0] for each in ways] for step in (named, nested)]
+    assert [out - into for out, into in both] == [x.nbytes, 0]
+
+
+@pytest.mark.parametrize("first", [nn.InstanceNorm2d(4), nn.Flatten()])
+def test_after_a_view_in_place_copies_the_gradient_and_so_does_an_addition(first: nn.Module) -> None:
+    x = torch.randn(2, 4, 8, 8, requires_grad=True)
+    for write in (functional.leaky_relu_, functional.relu_, lambda y: y.add_(1)):
+        assert cases.copies_of(lambda write=write: (write(first(x * 1)) * 2).sum().backward()) == 1
 
 
 @pytest.mark.parametrize(("gives", "saves"), [(torch.bfloat16, True), (torch.float32, False)])

@@ -14,6 +14,7 @@ from markdown_it import MarkdownIt
 from mdit_py_plugins.anchors.index import slugify
 
 from authoring.course_texts import GENERATED_PAGES
+from authoring.lesson_files import load_lessons
 from authoring.reference_pages import reference_pages
 from course_utils.lesson_order import file_name
 from course_utils.records.lessons import notebooks_root
@@ -21,6 +22,7 @@ from course_utils.records.notebook_files import read_notebook
 from tools.workspace import copy_pages, refresh
 
 ROOT = Path(__file__).resolve().parents[2]
+SLUGS = {lesson.slug for lesson in load_lessons()}
 ANCHOR = re.compile(r'^<a id="(.*)"></a>\n#+ (.+)$', re.MULTILINE)
 
 
@@ -89,9 +91,14 @@ def test_every_link_of_a_page_leads_to_a_file_on_github():
 def test_every_reference_page_is_beside_the_lessons_in_jupyterlab(documents: dict[str, BeautifulSoup]):
     for page in reference_pages():
         name = f"book/reference/{page.name}"
-        lesson = f"{file_name(page.stem)}.ipynb"
-        assert any(link["href"] == f"../{name}" for link in documents[lesson]("a", href=True))
-        assert any(link["href"] == f"../../{lesson}" for link in documents[name]("a", href=True))
+        linked_from = {
+            lesson
+            for lesson, document in documents.items()
+            if lesson.endswith(".ipynb") and any(link["href"] == f"../{name}" for link in document("a", href=True))
+        }
+        led_to = {link["href"].removeprefix("../../") for link in documents[name]("a", href=True)}
+        own = {f"{file_name(page.stem)}.ipynb"} if page.stem in SLUGS else linked_from
+        assert own & linked_from & led_to, f"{page.name} and its lesson do not link each other"
 
 
 def test_an_anchor_has_the_name_that_the_book_gives_its_heading():

@@ -18,7 +18,8 @@ LESSONS = [lesson for lesson in load_lessons() if lesson.facts]
 def test_what_a_lesson_states_of_torch_holds_and_the_messages_that_it_quotes_stand_there(lesson: LessonFile):
     faults = calls.faults(lesson.slug, lesson.facts)
     assert not faults, "\n\n".join(faults)
-    pages = [page for page in reference_pages() if page.stem == lesson.slug]
+    notebook = lesson.notebook.read_text("utf-8")
+    pages = [page for page in reference_pages() if f"book/reference/{page.name}" in notebook]
     texts = [passage.text for path in (lesson.notebook, *pages) for passage in passages(path)]
     quoted = (fact.expected(version("torch")) for fact in lesson.facts if fact.message)
     missing = [message for message in quoted if message and not any(message in text for text in texts)]

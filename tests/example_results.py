@@ -8,8 +8,6 @@ import random
 
 from course_utils.measure.devices import CudaDevice
 from course_utils.records.kinds.ceilings import Ceiling, Ceilings
-from course_utils.records.kinds.cluster_check import CheckedPoint, ClusterCheck
-from course_utils.records.kinds.cluster_plan import CLUSTER_PARTS, ClusterPlan, ClusterPoint, MethodError
 from course_utils.records.kinds.comparison import Comparison
 from course_utils.records.kinds.curves import Curve, Curves
 from course_utils.records.kinds.environment import Environment
@@ -243,32 +241,6 @@ def ranks_of(count: int, left_out: tuple[str, ...] = (), **more: object) -> Rank
     return RankResults(reports=tuple(reports), environment=CPU, notes=("A note with <b>markup</b>.",), **fields)
 
 
-def plan_of(ranks=(2, 8, 1024), unit=2**30):
-    points = []
-    for strategy, share in (("ddp", 1), ("zero1", 2), ("fsdp_root", 4)):
-        for count in ranks:
-            sizes = [size * unit // share for size in (24, 24, 49, 2, 9)]
-            parts = dict(zip(CLUSTER_PARTS, sizes, strict=True))
-            points.append(ClusterPoint(strategy, count, *sizes, sum(sizes), parts, "optimizer step"))
-    return ClusterPlan(
-        points=tuple(points),
-        errors=(MethodError("ddp", 0.0004, 6, 4, 3_000_000), MethodError("zero1", 0.02, 1, 2, 10**10)),
-        environment=CPU,
-        name="fsdp/planned",
-        parameters={"width": 4096, "layers": 32, "heads": 32, "vocabulary": 32000, "context": 2048},
-        notes=("A note with <b>markup</b>.",),
-    )
-
-
-def check_of(count):
-    sizes = dict.fromkeys((*CLUSTER_PARTS, "peak"), 10**6)
-    points = [
-        CheckedPoint("fsdp_root", n % 3 + 2, 10**6, "bf16, batch 4 x 128, AdamW foreach, gloo", sizes, sizes)
-        for n in range(count)
-    ]
-    return ClusterCheck(tuple(points), CPU)
-
-
 def reading_of():
     rows = (
         Row("computing", "", "31.0 ms", "", Bar(0.0, 0.6)),
@@ -325,10 +297,6 @@ RESULTS = {
     "trace": memory_trace_of(1, meter="torch's profiler", meter_bytes=70 * 2**20, metered_bytes=60 * 2**20),
     "trace of steps": memory_trace_of(4),
     "trace on a GPU": cuda_trace_of(),
-    "plan": plan_of(),
-    "plan of one": plan_of((1,), 2**10),
-    "check": check_of(3),
-    "long check": check_of(30),
     "trace of nothing": MemoryTrace("nothing", "cpu", (0, 5), (), CPU),
     "reading": reading_of(),
     "ranks": ranks_of(4),

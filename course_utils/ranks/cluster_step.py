@@ -1,11 +1,11 @@
 """One training step of a GPT on one rank of a cluster that is not there: the program that `simulate_cluster` starts.
 
-Run as ``python -m course_utils.ranks.cluster_step``: a line of JSON in for each point, and one out. It
-has a process of its own: a process group is global, and some calls of PyTorch's simulation tools end the interpreter.
+Run as ``python -m course_utils.ranks.cluster_step``: a list of points as JSON in, what is said of each out. It has a
+process of its own: a process group is global, and some calls of PyTorch's simulation tools end the interpreter.
 
 The process group is a fake one, in which every collective returns at once, and tensors are fake: they have shapes and
-storages with sizes, and no data. Everything else is PyTorch's own code: DistributedDataParallel,
-ZeroRedundancyOptimizer, fully_shard, autograd, AdamW.
+storages with sizes, and no data. Everything else is PyTorch's own code: DistributedDataParallel, fully_shard, autograd,
+AdamW.
 
 A model's blocks are alike, so a deep one is not built. Each phase of the step (its first and last block, forward and
 backward, and the optimizer's step) takes a little more with each block, by as much with the fifth as with the fiftieth:
@@ -21,8 +21,7 @@ What is not as in a real process, and why:
 Source (torch 2.13.0; the same in 2.11.0):
     torch/testing/_internal/distributed/fake_pg.py; torch/_subclasses/fake_tensor.py;
     torch/csrc/distributed/c10d/reducer.cpp, ``initialize_buckets``, ``mark_variable_ready_dense``, ``rebuild_buckets``;
-    torch/csrc/distributed/c10d/ProcessGroupGloo.cpp, ``reduce_scatter_tensor_coalesced``;
-    torch/distributed/optim/zero_redundancy_optimizer.py, ``_partition_parameters``.
+    torch/csrc/distributed/c10d/ProcessGroupGloo.cpp, ``reduce_scatter_tensor_coalesced``.
 """
 
 from __future__ import annotations
@@ -30,9 +29,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import queue
 import sys
-import threading
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -44,7 +41,6 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoi
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.fsdp._fully_shard import _fsdp_param
-from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -92,11 +88,10 @@ def _adamw(point: dict[str, Any]) -> dict[str, bool]:
 
 def _make_state(optimizer: Any) -> None:
     """Make the state that AdamW makes in the first step of a training."""
-    mine = getattr(optimizer, "optim", optimizer)  # ZeroRedundancyOptimizer has this rank's part in one of its own
-    for group in mine.param_groups:
+    for group in optimizer.param_groups:
         for parameter in group["params"]:
             moments = {name: torch.zeros_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
-            mine.state[parameter] = {"step": torch.tensor(0.0), **moments}
+            optimizer.state[parameter] = {"step": torch.tensor(0.0), **moments}
 
 
 def _name_phases(model: torch.nn.Module, memory: RankMemory) -> None:
@@ -122,7 +117,7 @@ def _step(
     optimizer: Any,
     before_update: Callable[[], None] = lambda: None,
 ) -> None:
-    autocast = point["precision"] == "bf16" and point["strategy"] in ("ddp", "zero1")
+    autocast = point["precision"] == "bf16" and point["strategy"] == "ddp"
     with memory.step(model, optimizer):
         memory.phase("forward")
         optimizer.zero_grad()
@@ -142,10 +137,8 @@ def _sharded_step(point: dict[str, Any], memory: RankMemory, mesh: Any) -> None:
     half = point["precision"] == "bf16"
     policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32) if half else MixedPrecisionPolicy()
     options = {"mesh": mesh, "mp_policy": policy, "reshard_after_forward": point["strategy"] != "fsdp_no_reshard"}
-    if point["strategy"] != "fsdp_root":
-        for block in model.blocks:
-            fully_shard(block, **options)
-    fully_shard(model, **options)
+    for module in (*model.blocks, model):
+        fully_shard(module, **options)
     parameters = list(model.parameters())
     shards = [torch.nn.Parameter(parameter.to_local().detach()) for parameter in parameters]
     optimizer = torch.optim.AdamW(shards, **_adamw(point))
@@ -158,11 +151,10 @@ def _sharded_step(point: dict[str, Any], memory: RankMemory, mesh: Any) -> None:
     _step(point, memory, model, optimizer, hand_over_gradients)
 
 
-def _replicated_step(point: dict[str, Any], memory: RankMemory) -> int:
-    """A step under DDP. Returns the rank that holds most of the optimizer's state; if it is another, begin again."""
+def _replicated_step(point: dict[str, Any], memory: RankMemory) -> None:
     model = _model(point)
     _name_phases(model, memory)
-    model = DistributedDataParallel(model, init_sync=False, gradient_as_bucket_view=point["gradient_as_bucket_view"])
+    model = DistributedDataParallel(model, init_sync=False, gradient_as_bucket_view=True)
 
     def reduced(_, bucket):  # without annotations: DDP refuses those that are texts
         memory.communicated(bucket.buffer())
@@ -171,18 +163,9 @@ def _replicated_step(point: dict[str, Any], memory: RankMemory) -> int:
         return future
 
     model.register_comm_hook(None, reduced)
-    if point["strategy"] == "zero1":
-        optimizer: Any = ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, **_adamw(point))
-        held = [
-            sum(p.numel() for group in groups for p in group["params"]) for groups in optimizer._partition_parameters()
-        ]
-        if held[dist.get_rank()] < max(held):
-            return held.index(max(held))
-    else:
-        optimizer = torch.optim.AdamW(model.parameters(), **_adamw(point))
+    optimizer = torch.optim.AdamW(model.parameters(), **_adamw(point))
     _make_state(optimizer)
     _step(point, memory, model, optimizer)
-    return dist.get_rank()
 
 
 def simulate(point: dict[str, Any]) -> dict[str, Any]:
@@ -192,8 +175,7 @@ def simulate(point: dict[str, Any]) -> dict[str, Any]:
         point: the model's shape, ``strategy``, ``ranks`` and the settings of the step.
     """
     layers = point["layers"]
-    # ZeRO-1 deals out whole tensors, the largest first: its fullest rank follows no line.
-    if layers <= _MORE or point["strategy"] == "zero1":
+    if layers <= _MORE:
         step = _simulated(point)
     else:
         few, more = (_simulated({**point, "layers": depth}) for depth in (_FEW, _MORE))
@@ -221,46 +203,35 @@ def _extended(few: StepMemory, more: StepMemory, blocks: int) -> StepMemory:
     )
 
 
-def _simulated(point: dict[str, Any], rank: int = 0) -> StepMemory:
-    """The step on ``rank``; if another one holds more, that is simulated."""
+def _simulated(point: dict[str, Any]) -> StepMemory:
+    """The step on rank 0, whose shard is the largest."""
     memory = RankMemory()
-    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=point["ranks"])
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=point["ranks"])
     try:
         # The mesh holds real tensors: it is made before anything is fake.
-        ranks, group = point["ranks"], point["group"]
-        hybrid = point["strategy"] == "hsdp"
-        shape, names = ((ranks // group, group), ("replicate", "shard")) if hybrid else ((ranks,), ("shard",))
-        mesh = init_device_mesh("cpu", shape, mesh_dim_names=names)
+        mesh = init_device_mesh("cpu", (point["ranks"],))
         backend = _Gloo() if point["backend"] == "gloo" else contextlib.nullcontext()
         with FakeTensorMode(), memory, backend:
-            if point["strategy"] in ("ddp", "zero1"):
-                rank = _replicated_step(point, memory)
+            if point["strategy"] == "ddp":
+                _replicated_step(point, memory)
             else:
-                _sharded_step(point, memory, mesh)  # the first shard is the largest
+                _sharded_step(point, memory, mesh)
     finally:
         dist.destroy_process_group()
-    return memory.last_step or _simulated(point, rank)
-
-
-def _listen(points: queue.SimpleQueue[str]) -> None:
-    """Pass on what is asked, and stop at once when nobody is there any more to ask and to read the results."""
-    for line in sys.stdin:
-        points.put(line)
-    # Not the ordinary way out: tearing the interpreter down takes longer than some points.
-    os._exit(0)
+    assert memory.last_step is not None
+    return memory.last_step
 
 
 def main() -> None:
-    """Simulate each point that is asked for, and print a line for it."""
-    points: queue.SimpleQueue[str] = queue.SimpleQueue()
-    threading.Thread(target=_listen, args=(points,), daemon=True).start()
+    """Simulate each point that is asked for, and print what is said of them."""
     warnings.simplefilter("ignore")
-    # What PyTorch prints is not to get between the lines of JSON.
+    # What PyTorch prints is not to get into the JSON.
     answers, sys.stdout = os.fdopen(os.dup(1), "w"), sys.stderr
     os.dup2(2, 1)
     _fsdp_param._chunk_with_empty = _first_chunk
-    while True:
-        print(json.dumps(simulate(json.loads(points.get()))), file=answers, flush=True)
+    print(json.dumps([simulate(point) for point in json.load(sys.stdin)]), file=answers, flush=True)
+    # Not the ordinary way out: tearing the interpreter down takes longer than some points.
+    os._exit(0)
 
 
 if __name__ == "__main__":

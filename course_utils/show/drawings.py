@@ -39,7 +39,7 @@ def drawing(name: str) -> Drawing:
     """Returns a lesson's drawing by its lesson and its name: the file ``lessons/<lesson>/<name>.svg``.
 
     Example:
-        >>> drawing("planning_a_cluster/two_nodes").alt.startswith("Two nodes")
+        >>> drawing("activation_checkpointing/what_is_kept").alt.startswith("What is kept")
         True
     """
     return Drawing((_LESSONS / f"{name}.svg").read_text(encoding="utf-8"))

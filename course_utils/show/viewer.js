@@ -250,62 +250,6 @@ function allocator(body, choose) {
   };
 }
 
-// Memory per rank
-
-const COLOURS = ["blue", "orange", "green", "pink", "amber"].map((name) => `var(--course-${name})`);
-
-function cluster(body) {
-  const key = add(body, "div", { class: "course-legend" });
-  const svg = add(body, "svg");
-  const below = add(body, "div");
-
-  function bar(row, y, left, scale, memory) {
-    let x = left;
-    row.bars.forEach((size, part) => {
-      const box = { x, y, width: size * scale, height: 20, fill: COLOURS[part] };
-      add(add(svg, "rect", box), "title", {}, row.titles[part]);
-      x += size * scale;
-    });
-    const tooMuch = memory && memory < row.total ? ", does not fit" : "";
-    const line = left + memory * scale;
-    const crossed = memory && x < line && line < x + 70;
-    add(svg, "text", { x: (crossed ? line : x) + 6, y: y + 15 }, row.peak + tooMuch);
-  }
-
-  function draw(rows, words, width, memory) {
-    const narrow = width < 560; // the labels stand above their bars
-    const [left, high] = narrow ? [2, 46] : [190, 30]; // room for the longest label, fsdp_no_reshard, 1024 ranks
-    const scale = (width - left - 150) / Math.max(memory, ...rows.map((row) => row.total));
-    const top = memory ? 30 : 10;
-    blank(svg, width, top + rows.length * high + 6, words);
-    rows.forEach((row, number) => {
-      const y = top + number * high + (narrow ? 18 : 0);
-      const place = narrow ? { x: left, y: y - 5 } : { x: left - 8, y: y + 15, class: "end" };
-      add(svg, "text", place, row.label);
-      bar(row, y, left, scale, memory);
-    });
-    if (memory) {
-      const x = left + memory * scale;
-      const side = x > width / 2 ? "end note" : "note";
-      add(svg, "text", { x, y: 14, class: side }, `dashed: the ${formatBytes(memory)} of a device`);
-      add(svg, "path", { d: `M${x} 20V${top + rows.length * high}`, class: "limit" });
-    }
-  }
-
-  return (state, width, chosen) => {
-    const rows = state.rows.filter((row) => !chosen.bars || row.views.includes(chosen.bars));
-    below.replaceChildren();
-    svg.style.display = rows.length ? "" : "none";
-    key.style.display = svg.style.display;
-    if (!rows.length) return;
-    legend(key, state.parts.map((part, number) => [part, COLOURS[number]]));
-    draw(rows, state.words, width, chosen.memory);
-    table(below, state.caption, state.heads, rows.map((row) => [row.label, ...row.cells]));
-    const notes = add(below, "p", { class: "course-notes" });
-    state.notes.forEach((note) => add(notes, "small", {}, note));
-  };
-}
-
 // Cards that Python has made, one for each value of a slider
 
 function cards(body) {
@@ -550,7 +494,7 @@ function trace(body) {
 
 // Putting it together
 
-const VIEWS = { allocator, cards, cluster, trace };
+const VIEWS = { allocator, cards, trace };
 const ABSENT = "This one was not computed ahead: choose another, or simulate it in JupyterLab.";
 
 /** What is to be drawn: Python's answer, or in a page the stored state that belongs to what is chosen. */

@@ -25,8 +25,8 @@ from tests.authoring import lesson_form
 ROOT = Path(__file__).resolve().parents[2]
 LESSONS = find_lessons()
 # Calls that measure something and may be named with ``name="slug/experiment"``.
-MEASURING = frozenset({"ceilings", "check_cluster", "compare", "curves", "keep_card", "measure"})
-MEASURING |= {"run_ranks", "simulate_cluster", "sweep", "tabulate", "trace_memory"}
+MEASURING = frozenset({"ceilings", "compare", "curves", "keep_card", "measure"})
+MEASURING |= {"run_ranks", "sweep", "tabulate", "trace_memory"}
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+from course_utils.ranks.step_floor import Rates, step_floor, step_flops, traffic_bytes
 from torch import nn
 
 from authoring.lesson_files import load_lessons
 from course_utils.lessons.planning_a_cluster import cases
-from course_utils.ranks.step_floor import Rates, step_floor, step_flops, traffic_bytes
 from course_utils.records.kinds.cluster_plan import GPTShape
 from course_utils.records.lessons import find_lesson
 from course_utils.records.notebook_files import read_notebook

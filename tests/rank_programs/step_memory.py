@@ -18,9 +18,7 @@ import torch.distributed as dist
 from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
 from torch.distributed._tools.mem_tracker import MemTracker
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
-from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
@@ -51,30 +49,22 @@ def build(point: dict[str, Any]) -> tuple[torch.nn.Module, Any]:
         for i, block in enumerate(model.blocks):
             model.blocks[i] = checkpoint_wrapper(block)
     adamw = {"foreach": point["optimizer"] == "foreach", "fused": point["optimizer"] == "fused"}
-    if point["strategy"] in ("ddp", "zero1"):
-        model = DistributedDataParallel(model, gradient_as_bucket_view=point["gradient_as_bucket_view"])
-        if point["strategy"] == "zero1":
-            return model, ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, **adamw)
+    if point["strategy"] == "ddp":
+        model = DistributedDataParallel(model, gradient_as_bucket_view=True)
         return model, torch.optim.AdamW(model.parameters(), **adamw)
     policy = MixedPrecisionPolicy()
     if point["precision"] == "bf16":
         policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     options = {"mp_policy": policy, "reshard_after_forward": point["strategy"] != "fsdp_no_reshard"}
-    if point["strategy"] == "hsdp":
-        group = point["group"]
-        shape = (dist.get_world_size() // group, group)
-        options["mesh"] = init_device_mesh("cpu", shape, mesh_dim_names=("replicate", "shard"))
-    if point["strategy"] != "fsdp_root":
-        for block in model.blocks:
-            fully_shard(block, **options)
-    fully_shard(model, **options)
+    for module in (*model.blocks, model):
+        fully_shard(module, **options)
     return model, torch.optim.AdamW(model.parameters(), **adamw)
 
 
 def train(point: dict[str, Any], model: torch.nn.Module, optimizer: Any) -> None:
     tokens = torch.randint(point["vocabulary"], (point["batch"], point["length"]))
     optimizer.zero_grad()
-    wrapped = point["strategy"] in ("ddp", "zero1") and point["precision"] == "bf16"
+    wrapped = point["strategy"] == "ddp" and point["precision"] == "bf16"
     with torch.autocast("cpu", torch.bfloat16) if wrapped else contextlib.nullcontext():
         loss = functional.cross_entropy(model(tokens).flatten(0, 1).float(), tokens.flatten())
     loss.backward()
@@ -94,7 +84,7 @@ def by_rank_memory(point: dict[str, Any]) -> dict[str, Any]:
 
 
 def by_torch(point: dict[str, Any]) -> dict[str, Any]:
-    if point["strategy"] in ("ddp", "zero1"):
+    if point["strategy"] == "ddp":
         tracker: Any = MemTracker()
         with tracker:  # DDP's buckets are made here
             model, optimizer = build(point)

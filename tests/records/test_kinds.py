@@ -189,7 +189,7 @@ def recorded(result):
 
 @pytest.mark.parametrize(("worked_by", "head"), [("arithmetic", "Worked out"), ("simulation", "Simulated")])
 def test_what_no_machine_measured_names_none(worked_by, head):
-    for name in ("table of parts", "curves", "plan", "check", "reading"):
+    for name in ("table of parts", "curves", "reading"):
         result = dataclasses.replace(RESULTS[name], environment=GPU, worked_by=worked_by)
         for whose in ("you", "recorded"):
             card = dataclasses.replace(result, whose=whose).card()

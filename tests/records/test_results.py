@@ -11,8 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from course_utils.records.kinds.ceilings import Ceiling, Ceilings
-from course_utils.records.kinds.cluster_check import CheckedPoint, ClusterCheck
-from course_utils.records.kinds.cluster_plan import ClusterPlan, ClusterPoint, MethodError
 from course_utils.records.kinds.comparison import Comparison
 from course_utils.records.kinds.curves import Curve, Curves
 from course_utils.records.kinds.environment import Environment
@@ -330,21 +328,6 @@ def test_the_order_of_what_ranks_reported_outlives_a_file() -> None:
 
 # All of them
 
-_PARTS = {"weights": 4, "gradients": 0, "optimizer": 8, "gathered": 2, "activations": 6}
-_PLAN = ClusterPlan(
-    points=tuple(ClusterPoint(s, n, 4, 4, 8, 2, 6, 20, _PARTS, "backward") for s in ("ddp", "fsdp") for n in (2, 8)),
-    errors=(MethodError("fsdp", 0.00123, 2, 4, 2000),),
-    environment=HERE,
-    parameters={"width": 8, "layers": 2, "heads": 2, "vocabulary": 16, "context": 8},
-)
-_CHECK = ClusterCheck(
-    points=(
-        CheckedPoint("fsdp", 2, 1000, "fp32", {"weights": 1000, "peak": 100_000}, {"weights": 1010, "peak": 99_000}),
-        CheckedPoint("fsdp", 4, 2000, "fp32", {"peak": 100_000}, {"peak": 97_000}),
-        CheckedPoint("ddp", 2, 2000, "fp32", {"gathered": 0, "peak": 1000}, {"gathered": 0, "peak": 1000}),
-    ),
-    environment=HERE,
-)
 TABLE = Table(
     ("dtype", "error", "kernel"), (("fp32", 1e-7, "math"), ("bf16", None, "flash")), HERE, {"error": "relative"}
 )
@@ -379,32 +362,6 @@ def test_of_several_results_those_that_are_missing_are_one_line_at_the_end() -> 
     assert "recorded yet" not in repr(Several((CURVES, CURVES)))
 
 
-# Memory per rank
-
-
-def test_a_prediction_is_trusted_as_far_as_was_measured() -> None:
-    assert _PLAN.trust(_PLAN["fsdp", 2]) == "within 0.2% of 2 measured points"  # rounded up
-    assert _PLAN.trust(_PLAN["fsdp", 8]) == "not validated beyond 4 ranks"
-    assert _PLAN.trust(_PLAN["ddp", 2]) == "not validated"
-    assert _PLAN.trust(dataclasses.replace(_PLAN["fsdp", 2], ranks=1)) == "not validated on one rank"
-    larger = dataclasses.replace(_PLAN, parameters={**_PLAN.parameters, "layers": 3})
-    assert larger.trust(larger["fsdp", 2]) == "not validated beyond 2,000 parameters"
-    assert larger.trust(larger["fsdp", 8]) == "not validated beyond 4 ranks and 2,000 parameters"
-    again = _PLAN.against(_CHECK)
-    assert again.trust(again["ddp", 2]) == "within 0.1% of 1 measured point"
-    assert again.trust(again["fsdp", 2]) == "within 3.0% of 2 measured points"
-
-
-def test_a_check_tells_the_largest_deviation() -> None:
-    # 10 bytes of weights too many count against 1% of what is largest, not against the weights' own 1000.
-    assert [point.deviation for point in _CHECK] == [0.01, 0.03, 0]
-    assert _CHECK.error == 0.03
-    assert [(e.strategy, e.points, e.ranks, e.parameters) for e in _CHECK.errors] == [
-        ("fsdp", 2, 4, 2000),
-        ("ddp", 1, 2, 2000),
-    ]
-
-
 # Wrong names and damage
 
 _LIMITS = Ceilings((Ceiling("copy", "B/s", 10.0, (1.0,)),), HERE)
@@ -420,7 +377,6 @@ _SWEEP = Sweep("n", (SweepPoint(1, _PAIR), SweepPoint(8, _PAIR)), HERE)
         (lambda: _SWEEP[2], "no point n=2 in this sweep; there are: 1, 8"),
         (lambda: TABLE["fp64"], "there are: fp32, bf16"),
         (lambda: CURVES["bf16"], "there are: fp32"),
-        (lambda: _PLAN["fsdp", 4], "ddp, fsdp on 2, 8"),
         (lambda: RANKS[2], "no rank 2; there are 0 to 1"),
         (lambda: RANKS[0]["lost"], "rank 0 reported no 'lost'; there are: step_s, loss"),
         (lambda: RANKS.values("lost"), "no rank reported 'lost'; there are: step_s"),
@@ -442,8 +398,6 @@ def test_rows_points_and_curves_are_found_by_name() -> None:
     [
         (TABLE, {"rows": [["fp32", 1e-7]]}),
         (CURVES, {"curves": [{"label": "a", "x": [1], "y": [1.0, 2.0]}]}),
-        (_PLAN, {"points": [{**dataclasses.asdict(_PLAN.points[0]), "ranks": "2"}]}),
-        (_CHECK, {"points": [{**dataclasses.asdict(_CHECK.points[0]), "simulated": {}}]}),
         (RANKS, {"reports": [{"rank": 1, "values": []}]}),
         (TRACE, {"times_us": [0, 10, -5, 5, 5, 5]}),
         (TRACE, {"blocks": {**TRACE.to_record()["blocks"], "died": [0, 4, 6, 5]}}),

@@ -13,13 +13,11 @@ from typing import Any
 import pytest
 
 from course_utils.memory.allocator_explorer import allocator_explorer, allocator_frames
-from course_utils.ranks.cluster_frames import cluster_frames
 from course_utils.show.cards import MARKS
 from course_utils.show.formats import format_bytes
 from tests.example_results import RESULTS
 from tests.html_checks import Parsed, content_of
 from tests.memory.test_allocator_display import EVERY, growing_requests, run_of
-from tests.ranks.test_cluster_display import planned
 
 ROOT = Path(__file__).resolve().parents[2]
 TRACE = RESULTS["trace"]
@@ -29,7 +27,6 @@ SWEEP = RESULTS["sweep of four"]
 def explorers() -> dict[str, Any]:
     return {
         "allocator": allocator_frames({options or "default": run_of(options) for options in EVERY}),
-        "cluster": cluster_frames([planned(), planned(batch=4), planned(checkpointing=True)]),
         "sweep": SWEEP.explore(),
         **{name: result.explore() for name, result in RESULTS.items() if name.startswith("trace")},
     }
@@ -56,7 +53,6 @@ def test_a_page_needs_no_other_file_and_has_no_ids(name: str) -> None:
     ("name", "words"),
     [
         ("allocator", "last asks for 90 MiB: nothing cached fits."),
-        ("cluster", "Does not fit into 80.0 GiB: ddp, 2 ranks"),
         ("trace", format_bytes(TRACE.peak_bytes)),
         ("sweep", ">vmap, batch 3<"),
     ],
@@ -100,7 +96,7 @@ def test_a_trace_holds_every_block() -> None:
 def page(chromium: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """All explorers on one page, opened from a file; errors of the script fail the test that ends with it."""
     file = tmp_path_factory.mktemp("viewer") / "page.html"
-    parts = [f"<div id={name}>{SHOWN[name]}</div>" for name in ("allocator", "cluster", "trace", "sweep")]
+    parts = [f"<div id={name}>{SHOWN[name]}</div>" for name in ("allocator", "trace", "sweep")]
     file.write_text(f"<!doctype html><meta charset=utf-8>{''.join(parts)}<div id=live></div>", encoding="utf-8")
     opened = chromium.new_page(viewport={"width": 900, "height": 700})
     errors: list[str] = []
@@ -129,24 +125,6 @@ def test_events_are_stepped_through_and_played(page: Any) -> None:
     assert slider.input_value() == str(len(run) - 1)
     form.get_by_text("play", exact=True).click()
     page.wait_for_function(f"document.querySelector('#allocator input').value === '{len(run)}'")
-
-
-@pytest.mark.browser
-def test_plans_are_chosen_and_what_is_not_there_is_said(page: Any) -> None:
-    form = page.locator("#cluster")
-    names, drawing, none = form.locator("tbody th"), form.locator("svg[role=img]"), form.get_by_text("not computed")
-    assert names.all_text_contents() == ["ddp, 2 ranks", "zero1, 2 ranks", "fsdp_root, 2 ranks"]
-    assert drawing.text_content().count("does not fit") == 1
-    form.get_by_label("bars").select_option("fsdp_root on every number of ranks")
-    assert names.all_text_contents() == ["fsdp_root, 2 ranks", "fsdp_root, 8 ranks", "fsdp_root, 1024 ranks"]
-    form.get_by_label("memory of a device").select_option("16 GiB")
-    assert drawing.text_content().count("does not fit") == 3
-    form.get_by_label("sequences on a rank").select_option("4")
-    form.get_by_label("checkpointing").select_option("yes")
-    assert none.is_visible()
-    form.get_by_label("sequences on a rank").select_option("1")
-    assert none.count() == 0
-    assert names.count() == 3
 
 
 @pytest.mark.browser

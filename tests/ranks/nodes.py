@@ -61,13 +61,6 @@ class Nodes:
         count: how many nodes.
         networks: whether each has a network of its own; by default, if it is allowed.
         port: of the meeting point, on the first node.
-
-    Example:
-        >>> with Nodes(2) as nodes:  # doctest: +SKIP
-        ...     for number in range(2):
-        ...         nodes.start(number, "scripts/elastic_train.py", "--folder", "/tmp/checkpoint")
-        ...     nodes.wait(60)
-        ...     print(nodes.log(0))
     """
 
     def __init__(self, count: int, *, networks: bool | None = None, port: int = PORT) -> None:
@@ -91,13 +84,7 @@ class Nodes:
         ]
 
     def start(self, number: int, *program: str, **options: int) -> None:
-        """Start a node, or start it again; its log goes on.
-
-        Args:
-            number: which one, from 0.
-            *program: a torchrun program and its arguments.
-            **options: of :meth:`command`: ``ranks`` of a node, ``restarts``, ``join_s`` to wait for the others.
-        """
+        """Start a node with a torchrun program and options of :meth:`command`, or start it again; its log goes on."""
         inside = ["ip", "netns", "exec", self._name(number)] if self.networks else []
         torchrun = self.command(number, *program, **options)[1:]
         with self._log_file(number).open("ab") as log:

@@ -21,6 +21,9 @@ LLAMA_7B = GPTShape(width=4096, layers=32, heads=32, vocabulary=32_000, context=
 LLAMA_70B = GPTShape(8192, 80, 64, vocabulary=128_256, context=8192, kv_heads=8, hidden=28_672)
 PARTS = ("weights", "gradients", "optimizer state", "gathered", "activations", "AdamW's temporary")
 BYTES = dict.fromkeys(("peak", *PARTS), "bytes")
+MEASURED = {"off by": "percent"} | dict.fromkeys(("measured", "simulated"), "bytes")
+RAN_ON = "gpu" if torch.cuda.is_available() else "cpu"
+ALLOCATED = {"off by": "percent"} | dict.fromkeys(("worked out", "allocated", "reserved"), "bytes")
 
 
 def _row(label: str, point: ClusterPoint) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from course_utils.records.kinds.cluster_plan import ClusterPoint, GPTShape
 GIB = 2**30
 LLAMA_7B = GPTShape(width=4096, layers=32, heads=32, vocabulary=32_000, context=2048, hidden=11_008)
 LLAMA_70B = GPTShape(8192, 80, 64, vocabulary=128_256, context=8192, kv_heads=8, hidden=28_672)
-PARTS = ("weights", "gradients", "optimizer state", "gathered", "activations", "AdamW's temporary")
+PARTS = ("AdamW's temporary", "gathered", "activations", "weights", "gradients", "optimizer state")
 BYTES = dict.fromkeys(("peak", *PARTS), "bytes")
 MEASURED = {"off by": "percent"} | dict.fromkeys(("measured", "simulated"), "bytes")
 RAN_ON = "gpu" if torch.cuda.is_available() else "cpu"

@@ -19,6 +19,8 @@ from course_utils.records.kinds.cluster_plan import ClusterPoint, GPTShape
 GIB = 2**30
 LLAMA_7B = GPTShape(width=4096, layers=32, heads=32, vocabulary=32_000, context=2048, hidden=11_008)
 LLAMA_70B = GPTShape(8192, 80, 64, vocabulary=128_256, context=8192, kv_heads=8, hidden=28_672)
+# Each number of ranks takes seconds: tests take one.
+_OF_7B, _OF_70B = ((8,), (16,)) if course_size() == "test" else ((8, 64, 1024), (16, 24))
 PARTS = ("AdamW's temporary", "gathered", "activations", "weights", "gradients", "optimizer state")
 BYTES = dict.fromkeys(("peak", *PARTS), "bytes")
 MEASURED = {"off by": "percent"} | dict.fromkeys(("measured", "simulated"), "bytes")
@@ -41,7 +43,7 @@ def by_ranks() -> list[dict[str, Any]]:
     asked = [
         point
         for again in (False, True)
-        for point in settings_of(LLAMA_7B, ranks=(8, 64, 1024), strategies="fsdp", checkpointing=again)
+        for point in settings_of(LLAMA_7B, ranks=_OF_7B, strategies="fsdp", checkpointing=again)
     ]
     words = (f"{p['ranks']:,}{', recomputed' if p['checkpointing'] else ''}" for p in asked)
     return [_row(label, point) for label, point in zip(words, simulate_points(asked), strict=True)]
@@ -53,7 +55,7 @@ def least() -> list[dict[str, Any]]:
     asked = [
         point
         for kind in ("foreach", "fused")
-        for point in settings_of(LLAMA_70B, ranks=(16, 24), optimizer=kind, **common)
+        for point in settings_of(LLAMA_70B, ranks=_OF_70B, optimizer=kind, **common)
     ]
     words = (f"{point['ranks']}, {point['optimizer']}" for point in asked)
     return [_row(label, point) for label, point in zip(words, simulate_points(asked), strict=True)]

@@ -11,7 +11,6 @@ import os
 import re
 import runpy
 import tempfile
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,10 +18,10 @@ import torch
 from course_utils import environment, tabulate
 from course_utils.materials.text import library_text, text_batches
 from course_utils.records import store
+from tests.launches import NOTEBOOKS
 from tests.ranks.nodes import Nodes
 
 NAME = "planning_a_cluster/nodes"
-NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
 
 
 def unbroken(steps: int) -> list[float]:
@@ -62,9 +61,8 @@ def main() -> None:
     record = store.load_lesson(store.record_path(store.reference_root(), environment().machine, lesson))
     table = tabulate(lost_node()[0], units={"off by": "percent"}, name=NAME)
     made = store.Experiment(NAME, table.kind, "", dict(table.to_record()))
-    store.save_lesson(
-        dataclasses.replace(record, experiments={**record.experiments, NAME: made}), store.reference_root()
-    )
+    record = dataclasses.replace(record, experiments={**record.experiments, NAME: made})
+    store.save_lesson(record, store.reference_root())
 
 
 if __name__ == "__main__":

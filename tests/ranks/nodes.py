@@ -8,7 +8,6 @@ the loopback address. The commands are those of a cluster.
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -18,8 +17,6 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Self
-
-import psutil
 
 from course_utils.ranks.agent import RUN_VARIABLE, end_run
 from course_utils.ranks.entry import FOLDER_VARIABLE
@@ -43,15 +40,6 @@ def networks_allowed() -> bool:
     if made:
         subprocess.run(["ip", "netns", "delete", name], capture_output=True, check=False)
     return made
-
-
-def _remove_abandoned() -> None:
-    """Remove networks and bridges whose process was killed before it could: its id is in their names."""
-    for kind, folder in (("netns", "/run/netns"), ("link", "/sys/class/net")):
-        for path in Path(folder).glob("c*"):
-            name = re.fullmatch(r"(?:course-|cb)([0-9a-f]+)-[0-9a-f]{3}(?:-\d+)?", path.name)
-            if name and not psutil.pid_exists(int(name[1], 16)):
-                subprocess.run(["ip", kind, "delete", path.name], capture_output=True, check=False)
 
 
 class Nodes:
@@ -152,7 +140,6 @@ class Nodes:
         return f"cb{self._mark}"
 
     def _connect(self) -> None:
-        _remove_abandoned()
         self._ip("link", "add", self._bridge, "type", "bridge")
         self._ip("link", "set", self._bridge, "up")
         for number in range(self.count):

@@ -18,14 +18,7 @@ from torch import nn
 
 from course_utils.materials.models import GPT, Llama
 from course_utils.ranks import cluster
-from course_utils.ranks.cluster import (
-    STRATEGIES,
-    ClusterError,
-    settings_of,
-    simulate_cluster,
-    stored_check,
-    stored_plans,
-)
+from course_utils.ranks.cluster import ClusterError, settings_of, simulate_cluster, stored_check, stored_plans
 from course_utils.ranks.launch import run_ranks
 from course_utils.ranks.memory import RankMemory
 from course_utils.records.kinds.cluster_check import CLUSTER_PARTS
@@ -38,7 +31,7 @@ STORED = GPTShape(width=2048, layers=24, heads=16, vocabulary=50257, context=204
 REAL = [
     point
     for more in ({"precision": "fp32"}, {"checkpointing": True, "optimizer": "loop"})
-    for point in settings_of(SMALL, ranks=2, strategies=list(STRATEGIES), batch=2, backend="gloo", **more)
+    for point in settings_of(SMALL, ranks=2, strategies=[*cluster.STRATEGIES], batch=2, backend="gloo", **more)
 ][:4]
 REAL[-1]["strategy"] = "fsdp"
 
@@ -50,7 +43,7 @@ def key_of(point: dict[str, Any]) -> str:
 @pytest.fixture(scope="module")
 def sizes() -> dict[str, dict[str, Any]]:
     """What one child says of the points of all tests: starting one takes longer than most points."""
-    points = settings_of(SMALL, ranks=[2, 8], strategies=list(STRATEGIES), precision="fp32")
+    points = settings_of(SMALL, ranks=[2, 8], strategies=[*cluster.STRATEGIES], precision="fp32")
     points += settings_of(SMALL, ranks=1, strategies=["ddp", "fsdp"], precision="fp32")
     points += settings_of(STORED, ranks=8, strategies="ddp")
     points += REAL
@@ -69,7 +62,7 @@ def answered(sizes: dict[str, dict[str, Any]], monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.fixture
 def plan(answered: None) -> ClusterPlan:
-    return simulate_cluster(SMALL, ranks=[2, 8], strategies=list(STRATEGIES), precision="fp32")
+    return simulate_cluster(SMALL, ranks=[2, 8], strategies=[*cluster.STRATEGIES], precision="fp32")
 
 
 def children() -> list[psutil.Process]:
@@ -236,7 +229,9 @@ def test_real_ranks_hold_what_was_predicted() -> None:
 
 def test_the_stored_check_covers_every_strategy() -> None:
     points = stored_check()
-    assert {(point.strategy, point.ranks) for point in points} == {(way, n) for way in STRATEGIES for n in (2, 3, 4)}
+    assert {(point.strategy, point.ranks) for point in points} == {
+        (way, n) for way in cluster.STRATEGIES for n in (2, 3, 4)
+    }
     assert all(point.simulated["peak"] == point.measured["peak"] for point in points)
     assert max(point.deviation for point in points) < 0.001
 
@@ -266,17 +261,12 @@ def test_arguments_that_make_no_sense(change: dict[str, Any], message: str, monk
 # What can go wrong
 
 
-def in_place_of_python(folder: Path, lines: str) -> str:
-    """A program to start in place of the interpreter."""
-    program = folder / "python"
-    program.write_text(f"#!/bin/sh\n{lines}\n")
-    program.chmod(0o755)
-    return str(program)
-
-
 def test_a_simulation_that_ends_early_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = children()  # other tests' helpers
-    monkeypatch.setattr(sys, "executable", in_place_of_python(tmp_path, "echo 'the last word' >&2\nexit 3"))
+    program = tmp_path / "python"  # to start in place of the interpreter
+    program.write_text("#!/bin/sh\necho 'the last word' >&2\nexit 3\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
     with pytest.raises(ClusterError, match=r"with exit code 3\. It said last: the last word"):
         simulate_cluster(SMALL, ranks=[2], strategies=["fsdp"])
     assert set(children()) <= set(before)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
-import sys
 from pathlib import Path
 
 import psutil
@@ -17,7 +16,6 @@ from tests.launches import NOTEBOOKS
 from tests.ranks.lost_node import NAME, lost_node
 from tests.ranks.nodes import NodeError, Nodes, networks_allowed
 
-ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = "scripts/elastic_train.py"
 
 
@@ -84,22 +82,3 @@ def test_what_is_waited_for_in_vain_is_said_and_nothing_is_left() -> None:
     with Nodes(1, networks=False) as nodes, in_vain:
         nodes.until(lambda: False, 0.1, "it has begun")
     assert left_of(nodes) == []
-
-
-@pytest.mark.skipif(not networks_allowed(), reason="networks of their own need Linux, root and the program ip")
-def test_networks_of_a_killed_process_are_removed_by_the_next_one() -> None:
-    code = "import os; from tests.ranks.nodes import Nodes; Nodes(2).__enter__(); os._exit(9)"
-    abandoned = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT)
-    assert abandoned.wait(60) == 9
-
-    def networks() -> str:
-        commands = (["ip", "netns", "list"], ["ip", "-br", "link"])
-        return "".join(
-            subprocess.run(command, capture_output=True, text=True, check=True).stdout for command in commands
-        )
-
-    mark = f"{abandoned.pid:x}-"
-    assert f"course-{mark}" in networks()
-    assert f"cb{mark}" in networks()
-    with Nodes(1):
-        assert mark not in networks()

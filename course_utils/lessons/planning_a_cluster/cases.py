@@ -21,7 +21,7 @@ LLAMA_7B = GPTShape(width=4096, layers=32, heads=32, vocabulary=32_000, context=
 LLAMA_70B = GPTShape(8192, 80, 64, vocabulary=128_256, context=8192, kv_heads=8, hidden=28_672)
 # Each number of ranks takes seconds: tests take one.
 _OF_7B, _OF_70B = ((8,), (16,)) if course_size() == "test" else ((8, 64, 1024), (16, 24))
-PARTS = ("AdamW's temporary", "gathered", "activations", "weights", "gradients", "optimizer state")
+PARTS = ("temporary", "gathered", "activations", "weights", "gradients", "state")
 BYTES = dict.fromkeys(("peak", *PARTS), "bytes")
 MEASURED = {"off by": "percent"} | dict.fromkeys(("measured", "simulated"), "bytes")
 RAN_ON = "gpu" if torch.cuda.is_available() else "cpu"
@@ -30,9 +30,9 @@ ALLOCATED = {"off by": "percent"} | dict.fromkeys(("worked out", "allocated", "r
 
 def _row(label: str, point: ClusterPoint) -> dict[str, Any]:
     """What a rank holds at its peak. In the optimizer's step no activation is left: what else is there is AdamW's."""
-    parts = {"optimizer state" if part == "optimizer" else part: size for part, size in point.at_peak.items()}
+    parts = {"state" if part == "optimizer" else part: size for part, size in point.at_peak.items()}
     temporary = parts["activations"] if point.peak_phase == "optimizer step" else 0
-    parts |= {"activations": parts["activations"] - temporary, "AdamW's temporary": temporary}
+    parts |= {"activations": parts["activations"] - temporary, "temporary": temporary}
     return {"GPUs": label, "peak": point.peak_bytes, "peak in": point.peak_phase} | {
         part: parts[part] for part in PARTS
     }

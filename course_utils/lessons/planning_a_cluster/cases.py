@@ -15,6 +15,7 @@ from course_utils.measure.devices import device_under_test
 from course_utils.measure.machine import course_size
 from course_utils.ranks.cluster import settings_of, simulate_points, stored_check
 from course_utils.records.kinds.cluster_plan import ClusterPoint, GPTShape
+from course_utils.records.kinds.table import Table
 
 GIB = 2**30
 LLAMA_7B = GPTShape(width=4096, layers=32, heads=32, vocabulary=32_000, context=2048, hidden=11_008)
@@ -47,6 +48,15 @@ def by_ranks() -> list[dict[str, Any]]:
     ]
     words = (f"{p['ranks']:,}{', recomputed' if p['checkpointing'] else ''}" for p in asked)
     return [_row(label, point) for label, point in zip(words, simulate_points(asked), strict=True)]
+
+
+def bars(plan: Table) -> Any:
+    """Draw what a GPU holds at its peak, by part."""
+    figure = plan.plot(PARTS, stacked=True)
+    title = "Llama 7B: what each GPU holds at its peak, by the number of GPUs"
+    figure.texts[0].set_text(title)
+    figure.alt = f"{title}. {figure.alt}"
+    return figure
 
 
 def least() -> list[dict[str, Any]]:

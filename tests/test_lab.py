@@ -217,20 +217,20 @@ def test_only_the_learners_copy_changes(lesson: Notebook, workspace: Path, origi
 
 # A lesson that nobody has run
 
-DDP, FSDP = file_name("ddp"), file_name("fsdp")
+DDP, FSDP, LAST = file_name("ddp"), file_name("fsdp"), file_name("lightning")
 LOADING, OWN = file_name("data_loading"), file_name("your_own_program")
 OPENED = f"{FSDP}.ipynb"
 LINKS = (
     # from here, this link, leads to this document, and there to a heading that begins so
-    (OPENED, f"#{FSDP[:2]}-verdict", OPENED, "Verdict"),
+    (f"{LAST}.ipynb", f"#{LAST[:2]}-in-your-own-program", f"{LAST}.ipynb", "In your own program"),
     (OPENED, f"{DDP}.ipynb", f"{DDP}.ipynb", f"{DDP[:2]} · "),
     # The lesson behind this one has such a section, too.
     (f"{DDP}.ipynb", f"#{DDP[:2]}-in-your-own-program", f"{DDP}.ipynb", "In your own program"),
     (OPENED, "book/claims.md#t17", "book/claims.md", "Under FSDP, the optimizer"),
-    (OPENED, "book/glossary.md#zero-stages", "book/glossary.md", "ZeRO stages"),
+    (OPENED, "book/glossary.md#fsdp", "book/glossary.md", "FSDP"),
     (OPENED, "scripts/fsdp_train.py", "scripts/fsdp_train.py", ""),
-    ("book/claims.md", "book/evidence/fsdp.md#t17", "book/evidence/fsdp.md", "Under FSDP, the optimizer"),
-    ("book/evidence/fsdp.md", OPENED, OPENED, ""),
+    ("book/claims.md", "book/reference/fsdp.md#t17", "book/reference/fsdp.md", "Under FSDP, the optimizer"),
+    ("book/reference/fsdp.md", OPENED, OPENED, ""),
     ("book/glossary.md", "book/how_we_measure.md#from-an-interval-to-a-verdict", "book/how_we_measure.md", "From an"),
     (f"{OWN}.ipynb", "book/own_program.md", "book/own_program.md", "Your own program"),
     # In a stored card.

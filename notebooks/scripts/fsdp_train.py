@@ -1,4 +1,4 @@
-"""Train one GPT with DDP, ZeRO-1 and FSDP: what each rank keeps, what it sends, and how long a step takes.
+"""Train one GPT with DDP, ZeRO-1 and FSDP: what each rank keeps, what it holds at its worst, and what it sends.
 
 By hand, on one machine: torchrun --standalone --nproc-per-node=2 scripts/fsdp_train.py --steps 10
 On two machines, on each: torchrun --nnodes=2 --nproc-per-node=1 --rdzv-backend=c10d --rdzv-endpoint=HOST:29400
@@ -21,7 +21,7 @@ from course_utils.materials.models import GPT
 from course_utils.materials.text import library_text, text_batches
 from course_utils.ranks.collectives import Collectives
 from course_utils.ranks.memory import RankMemory
-from course_utils.ranks.programs import integer_options, join_ranks, memory_by_kind, report, timed_rounds
+from course_utils.ranks.programs import integer_options, join_ranks, memory_by_kind, report
 
 STRATEGIES = ("DDP", "ZeRO-1", "FSDP no reshard", "FSDP", "FSDP root only")
 
@@ -64,11 +64,8 @@ def training_step(
 
 
 def main() -> None:
-    parser = integer_options(__doc__, steps=5, budget=0, length=64, width=128, layers=4)
+    parser = integer_options(__doc__, steps=5, batch=2, length=64, width=128, layers=4)
     parser.add_argument("--strategies", nargs="+", choices=STRATEGIES, default=STRATEGIES)
-    parser.add_argument("--timed", nargs="+", choices=STRATEGIES, help="strategies to be timed; all by default")
-    # Pieces of text on each rank. After the first size, DDP and FSDP alone are timed.
-    parser.add_argument("--batch", type=int, nargs="+", default=[2])
     args = parser.parse_args()
     if args.steps < 3:
         parser.error("--steps must be 3 or more: memory is measured from the third step on")
@@ -82,8 +79,7 @@ def main() -> None:
         heads = max(1, args.width // 64)
         return GPT(context=args.length, width=args.width, layers=args.layers, heads=heads).to(device)
 
-    def batches(per_rank: int, steps: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        return list(text_batches(text, per_rank * ranks, args.length, steps, device=device))
+    batches = list(text_batches(text, args.batch * ranks, args.length, args.steps, device=device))
 
     def mine(batch: tuple[torch.Tensor, torch.Tensor]) -> tuple[torch.Tensor, ...]:
         return tuple(tensor.chunk(ranks)[rank] for tensor in batch)
@@ -91,7 +87,7 @@ def main() -> None:
     # One process with the whole batch says what the loss must be.
     model = gpt()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
-    whole = [training_step(model, optimizer, batch).item() for batch in batches(args.batch[0], args.steps)]
+    whole = [training_step(model, optimizer, batch).item() for batch in batches]
     report(
         parameters=sum(weight.numel() for weight in model.parameters()),
         parameters_of_a_block=sum(weight.numel() for weight in model.blocks[0].parameters()),
@@ -101,7 +97,7 @@ def main() -> None:
 
     losses, memory, steps, traffic, allocated = {"one process": whole}, {}, {}, {}, {}
     for strategy in args.strategies:
-        shares = [mine(batch) for batch in batches(args.batch[0], args.steps)]
+        shares = [mine(batch) for batch in batches]
         with RankMemory() as held:  # before the model is wrapped, so that it sees DDP's buckets
             model, optimizer = spread(strategy, gpt(), mesh)
             own_losses, measured = [training_step(model, optimizer, batch) for batch in shares[:2]], []
@@ -126,23 +122,6 @@ def main() -> None:
         del model, optimizer, collectives, held, lowest, measured
         gc.collect()
     report(losses=losses, memory=memory, steps=steps, traffic=traffic, cuda_peak_bytes=allocated)
-
-    if args.budget:
-        trained = {strategy: spread(strategy, gpt(), mesh) for strategy in args.timed or args.strategies}
-        for size in args.batch:
-            batch = mine(batches(size, 1)[0])
-            timed_rounds(
-                {
-                    strategy: lambda m=model, o=optimizer, b=batch: training_step(m, o, b)
-                    for strategy, (model, optimizer) in trained.items()
-                    if size == args.batch[0] or strategy in ("DDP", "FSDP")
-                },
-                name=f"step, batch {size}",
-                budget_s=args.budget,
-                practical=0.05,
-                items=size * ranks * args.length,
-                agreement="loss curves as of one process",
-            )
     dist.destroy_process_group()
 
 

@@ -237,7 +237,7 @@ def notebooks(*slugs: str) -> tuple[str, ...]:
     return tuple(f"notebooks/{file_name(slug)}" for slug in slugs)
 
 
-OPENED = tuple(f"book/{name}" for name in ("intro", "what_to_use_when", "claims", "evidence/fsdp", "glossary"))
+OPENED = tuple(f"book/{name}" for name in ("intro", "what_to_use_when", "claims", "reference/fsdp", "glossary"))
 OPENED += notebooks("measuring", "memory_snapshots")
 GUESSED = notebooks("pinned_memory", "ddp")
 

@@ -21,7 +21,7 @@ from tests.made_up_notebooks import code, lesson_of, text
 
 LESSONS = find_lessons()
 each_lesson = pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: lesson.name)
-FULL_LESSONS = ("fsdp",)  # long tables, pictures, printed text
+FULL_LESSONS = ("initialization",)  # long tables, pictures, printed text
 SMALLEST_PX = 16
 LOOK_AT_SLIDE = """() => {
     const slide = Reveal.getCurrentSlide();

@@ -21,7 +21,7 @@ def in_the_notebooks_folder(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("ranks", RANKS)
 def test_strategies_keep_their_shares_and_agree(ranks: int) -> None:
-    args = ["--width", 256, "--budget", 1]
+    args = ["--width", 256]
     run = run_ranks("scripts/fsdp_train.py", ranks=ranks, args=args, timeout_s=240, show_output=False)
     assert run.backend == "nccl"
     whole = 4 * run[0]["parameters"]
@@ -39,4 +39,3 @@ def test_strategies_keep_their_shares_and_agree(ranks: int) -> None:
         # torch 2.13, _fsdp_state.py: by default, the root stays gathered after its forward pass.
         assert run[0]["traffic"]["FSDP root only"]["allgather"]["calls"] == 1
         assert run[0]["traffic"]["FSDP"]["allgather"]["calls"] == 9
-    assert set(run.comparison("step, batch 2").labels) == set(run[0]["memory"])

@@ -1,4 +1,4 @@
-"""`fsdp`'s cells for checkpoints on real ranks: from a DDP checkpoint into FSDP, then shards, saved and loaded.
+"""What `fsdp`'s reference page has for checkpoints, on real ranks: from DDP into FSDP, then shards, saved and loaded.
 
 By hand: torchrun --standalone --nproc-per-node=2 tests/rank_programs/fsdp_from_ddp.py
 """
@@ -6,7 +6,6 @@ By hand: torchrun --standalone --nproc-per-node=2 tests/rank_programs/fsdp_from_
 import os
 from pathlib import Path
 
-import nbformat
 import pytest
 import torch
 import torch.distributed as dist
@@ -16,15 +15,14 @@ from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
+from authoring.reference_pages import code_blocks
 from course_utils.ranks.collectives import Collectives
 from course_utils.ranks.programs import join_ranks, report
-from course_utils.records.lessons import find_lesson
 
-NOTEBOOK = find_lesson("fsdp").path
-LESSON: dict = {}
-for cell in nbformat.read(NOTEBOOK, as_version=4).cells:
-    if "def load_ddp_checkpoint" in cell.source or ("dcp.save" in cell.source and cell.cell_type == "code"):
-        exec(cell.source, LESSON)
+ROOT = Path(__file__).resolve().parents[2]
+PAGE: dict = {}
+for block in code_blocks(ROOT / "book" / "reference" / "fsdp.md"):
+    exec(block, PAGE)
 
 
 def built(seed: int, sharded: bool = True) -> tuple[nn.Module, torch.optim.Optimizer]:
@@ -105,12 +103,12 @@ def main() -> None:
         if saved is not None:
             saved["model"] = {before + name.removeprefix("module."): weight for name, weight in saved["model"].items()}
         model, optimizer = built(1)
-        LESSON["load_ddp_checkpoint"](saved, model, optimizer)
+        PAGE["load_ddp_checkpoint"](saved, model, optimizer)
         continued = losses(model, optimizer)
         assert continued == pytest.approx(expected[:3], rel=1e-4), before
-    LESSON["save"](model, optimizer, 6, str(folder / "shards"))
+    PAGE["save"](model, optimizer, 6, str(folder / "shards"))
     model, optimizer = built(2)
-    step = LESSON["load"](model, optimizer, str(folder / "shards"))
+    step = PAGE["load"](model, optimizer, str(folder / "shards"))
     continued += losses(model, optimizer)
     layer = fully_shard(nn.Linear(4096, 1, bias=False))
     report(

@@ -1,50 +1,73 @@
-"""What the lesson's tables say, row by row, of what the ranks reported."""
+"""What the lesson's tables say: of ranks that ran, of Llama 3.1 8B worked out, and of one GPU."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import runpy
+from contextlib import nullcontext
 from typing import Any
 
+import torch
+import torch.distributed as dist
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.nn.functional import cross_entropy
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from course_utils.lessons.activation_checkpointing.cases import recompute, selective
+from course_utils.materials.models import Llama, LlamaBlock, rotary_turns
+from course_utils.measure.machine import course_size, device_kind, scaled
+from course_utils.memory.allocator import Allocate, Event, Free, simulate_allocator
+from course_utils.ranks.memory import RankMemory
 from course_utils.records.kinds.rank_results import RankResults
+from course_utils.records.kinds.table import Table
 
 KINDS = ("weights", "gradients", "optimizer state")
 PARTS = ("weights", "gradients", "optimizer", "gathered", "activations")
+GPUS = ("shards", "activations", "logits", "not used")
+STRATEGIES = ("DDP", "ZeRO-1", "FSDP no reshard", "FSDP", "FSDP root only")
+_UNITS = {"off by": "relative", "of the weights": "ratio", "they are": "percent", "calls": "count"}  # else bytes
 Rows = list[dict[str, Any]]
-_SIZES = {
-    "small": {"width": 128, "length": 64, "batches": [2, 8], "timed": ["DDP", "FSDP"]},
-    "large": {
-        "width": 768,
-        "length": 256,
-        "batches": [2, 32],
-        "timed": ["DDP", "ZeRO-1", "FSDP no reshard", "FSDP", "FSDP root only"],
-    },
-}
+
+_TESTED = course_size() == "test"
+_WIDTH, _HEADS, _HIDDEN, _VOCABULARY, _BLOCKS = (64, 8, 224, 512, 3) if _TESTED else (4096, 32, 14336, 128256, 32)
+_BATCH, _LENGTH = 2, 32 if _TESTED else 8192
+_TIMES = _BLOCKS * _BATCH
 
 
-def sizes(name: str) -> dict[str, Any]:
-    """Shape and batches: small for ranks on a CPU, large for a GPU each."""
-    return _SIZES[name]
+def units(rows: Rows) -> dict[str, str]:
+    return {key: _UNITS.get(key, "bytes") for key, value in rows[0].items() if isinstance(value, int | float)}
 
 
-def arguments(sizes: Mapping[str, Any]) -> list[str | int]:
-    shape = ["--width", sizes["width"], "--length", sizes["length"], "--batch", *sizes["batches"]]
-    return [*shape, "--timed", *sizes["timed"], "--budget", 4]
+def arguments() -> list[str | int]:
+    """Small for ranks on a CPU, large for a GPU each."""
+    width, length = scaled(cpu=(128, 64), cuda=(768, 256)) if torch.cuda.device_count() > 1 else (128, 64)
+    return ["--width", width, "--length", length]
 
 
-def kept(run: RankResults, bytes_each: Mapping[str, tuple[float, ...]]) -> Rows:
-    rows = []
-    for strategy, each in bytes_each.items():
+def each_is_right(run: RankResults) -> bool:
+    """Whether each strategy reaches the losses of one process with the whole batch, to one part in a thousand."""
+    losses = {strategy: torch.tensor(given) for strategy, given in run[0]["losses"].items()}
+    return all(torch.allclose(given, losses["one process"], rtol=1e-3, atol=0) for given in losses.values())
+
+
+def kept(run: RankResults) -> Rows:
+    """By strategy, on the rank that keeps most, beside what the formula says."""
+    rows: Rows = []
+    for strategy in STRATEGIES:
         most = max((of_rank["memory"][strategy] for of_rank in run), key=lambda kinds: sum(kinds.values()))
-        total, formula = sum(most[kind] for kind in KINDS), round(run[0]["parameters"] * sum(each))
-        row = {"strategy": strategy, **{kind: most[kind] for kind in KINDS}}
-        rows.append(row | {"in all": total, "formula": formula, "off by": total / formula - 1})
+        total = sum(most[kind] for kind in KINDS)
+        shared = {"DDP": 0, "ZeRO-1": 8}.get(strategy, 16)  # bytes of a parameter that ranks share out
+        formula = round(run[0]["parameters"] * (16 - shared + shared / run.ranks))
+        row = {"strategy": strategy, "in all": total, "formula": formula, "off by": total / formula - 1}
+        rows.append(row | {kind: most[kind] for kind in KINDS})
     return rows
 
 
-def peaks(run: RankResults, strategies: Mapping[str, Any]) -> Rows:
+def peaks(run: RankResults) -> Rows:
     """By strategy, what is held when a rank holds most."""
     rows = []
-    for strategy in strategies:
+    for strategy in STRATEGIES:
         step = max((of_rank["steps"][strategy] for of_rank in run), key=lambda step: step["peak_bytes"])
         row = {"strategy": strategy, "peak": step["peak_bytes"], "during": step["phase"]}
         rows.append(row | {part: step["at peak"][part] for part in PARTS})
@@ -52,73 +75,120 @@ def peaks(run: RankResults, strategies: Mapping[str, Any]) -> Rows:
 
 
 def traffic(run: RankResults) -> Rows:
-    rows = []
-    weights = 4 * run[0]["parameters"]
+    """By strategy and collective, the bytes of a step."""
+    rows, weights = [], 4 * run[0]["parameters"]
     for strategy, collectives in run[0]["traffic"].items():
         for collective, found in collectives.items():
-            row = {
-                "strategy: collective": f"{strategy}: {collective}",
-                "calls": found["calls"],
-                "bytes": found["bytes"],
-            }
+            row = {"strategy: collective": f"{strategy}: {collective}", "calls": found["calls"], "sent": found["bytes"]}
             row |= {"of the weights": found["bytes"] / weights}
-            rows.append(row | {"are weights themselves": found["of them weights"] / found["bytes"]})
+            rows.append(row | {"they are": found["of them weights"] / found["bytes"]})
     return rows
 
 
-def fits(run: RankResults, batches: list[int]) -> Rows:
-    """Times of a step under FSDP, relative to DDP's, by batch."""
+class _Asked(RankMemory):
+    """Keeps what is asked of the allocator, in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.events: list[Event] = []
+        self.held = 0
+        self._names: dict[Any, int] = {}
+
+    def _set_size(self, storage: Any, size_bytes: int) -> None:
+        if size_bytes != storage.size_bytes:
+            self.held += size_bytes - storage.size_bytes
+            if storage.size_bytes:
+                self.events.append(Free(self._names[storage]))
+            if size_bytes:
+                self._names[storage] = len(self.events)
+                self.events.append(Allocate(len(self.events), size_bytes))
+        super()._set_size(storage, size_bytes)
+
+
+_AGAIN: dict[str, dict[str, Any] | None] = {"nothing": None, "selective": {"context_fn": selective}, "each block": {}}
+
+
+def per_token() -> Rows:
+    """What a block of Llama 3.1 8B keeps for its backward pass in bf16, by what is computed again."""
     rows = []
-    for batch in batches:
-        case = run.comparison(f"step, batch {batch}")["FSDP"]
-        bounds = (case.interval.low, case.interval.high) if case.interval.bounded else (None, None)
-        row = {"batch on a rank": batch, "FSDP takes": case.ratio, "at least": bounds[0], "at most": bounds[1]}
-        rows.append(row | {"verdict": case.verdict.name})
+    for way in _AGAIN:
+        kept = _kept_by_a_block(way)
+        on_gpu = _kept_by_a_block(way, "cuda") / _LENGTH if device_kind() == "cuda" else None
+        rows.append({"computed again": way, "a token": kept / _LENGTH, "on the GPU": on_gpu, "in all": kept * _TIMES})
     return rows
 
 
-def order(details: RankResults) -> Rows:
-    """Whether the optimizer reaches the model, built before or after wrapping."""
-    rows = []
-    for case, found in details[0]["order"].items():
-        row = {"case": case, "loss moves": len(set(found["losses"])) > 1}
-        row["weights it steps"] = f"{found['weights of the model that it steps']} of {found['weights of the model']}"
-        rows.append(row | {"old weights": found["bytes of other weights"], "last loss": found["losses"][-1]})
+def _kept_by_a_block(way: str, device: str = "cpu") -> int:
+    """Counted with fake tensors; on a GPU, with its allocator."""
+    memory, fake = _Asked(), device == "cpu"
+    held = (lambda: memory.held) if fake else torch.cuda.memory_allocated
+    with torch.device(device), FakeTensorMode() if fake else nullcontext():
+        torch.set_default_dtype(torch.bfloat16)  # fake parameters cannot be converted
+        block = LlamaBlock(_WIDTH, _HEADS, _HEADS // 4, _HIDDEN)
+        torch.set_default_dtype(torch.float32)
+        if (options := _AGAIN[way]) is not None:
+            recompute([block], **options)
+        turns = rotary_turns(_LENGTH, _WIDTH // _HEADS)
+        x = torch.randn(1, _LENGTH, _WIDTH, dtype=torch.bfloat16, requires_grad=True)
+        with memory if fake else nullcontext(), memory.step(block):
+            x, before = x + 0, held()  # the block's input is kept, too: its output, of the same size, stands for it
+            y = block(x, turns)
+            return held() - before if y.requires_grad else 0
+
+
+def of_8_and_128() -> Rows:
+    """What a GPU holds at once when Llama 3.1 8B trains as torchtitan does, and what the allocator reserves for it."""
+    rows, activations = [], _TIMES * _kept_by_a_block("selective")
+    for gpus, read in ((8, 82.4), (128, 67.0)):  # GiB: the published row torchtitan_llama3_fsdp
+        memory = _one_of(gpus)
+        at_peak = memory.last_step.at_peak
+        at_once, reserved = sum(at_peak.values()), simulate_allocator(memory.events).peak_reserved_bytes
+        row = {"a GPU of": f"{gpus} GPUs", "at once": at_once, "reserved": reserved, "read": round(read * 2**30)}
+        row |= {"shards": at_once - at_peak["activations"], "activations": activations}
+        rows.append(row | {"logits": at_peak["activations"] - activations, "not used": reserved - at_once})
     return rows
 
 
-def precision(details: RankResults) -> Rows:
-    """What is gathered and added up in which dtype, by policy."""
-    rows = []
-    for policy, found in details[0]["precision"].items():
-        row = {
-            "policy": policy,
-            "kept in": found["weights at rest"],
-            "computes in": found["weights in the forward pass"],
-        }
-        row |= {"gathered": found["all-gather"]["bytes"], "gradients sent": found["reduce-scatter"]["bytes"]}
-        rows.append(row | {"gradients sent in": found["reduce-scatter"]["dtype"]})
-    return rows
+def _one_of(gpus: int) -> _Asked:
+    """Two steps of one rank, on fake tensors and without the others: torchtitan's options at commit 9dec370."""
+    memory = _Asked()
+    dist.init_process_group("fake", rank=0, world_size=gpus, store=FakeStore())
+    try:
+        mesh = init_device_mesh("cpu", (gpus,))
+        policy = MixedPrecisionPolicy(torch.bfloat16, reduce_dtype=torch.float32)
+        with FakeTensorMode():
+            model = Llama(_VOCABULARY, _LENGTH, _WIDTH, _BLOCKS, _HEADS, _HEADS // 4, _HIDDEN)
+            recompute(model.blocks, context_fn=selective)
+            for block in model.blocks:
+                fully_shard(block, mesh=mesh, mp_policy=policy, reshard_after_forward=block is not model.blocks[-1])
+            fully_shard(model, mesh=mesh, mp_policy=policy, reshard_after_forward=True)
+            # Plain tensors: with DTensors the optimizer tries its operations in full size.
+            weights = list(model.parameters())
+            shards = [torch.nn.Parameter(weight.to_local().detach()) for weight in weights]
+            optimizer = torch.optim.AdamW(shards, foreach=True)
+            tokens = torch.zeros(_BATCH, _LENGTH, dtype=torch.int64)
+            for _ in range(2):
+                with memory, memory.step(model, optimizer):
+                    model.zero_grad()
+                    optimizer.zero_grad()
+                    cross_entropy(model(tokens).flatten(0, 1).float(), tokens.flatten()).backward()
+                    for shard, weight in zip(shards, weights, strict=True):
+                        shard.grad = weight.grad.to_local()
+                    optimizer.step()
+        return memory
+    finally:
+        dist.destroy_process_group()
 
 
-def clipping(details: RankResults) -> Rows:
-    rows = []
-    alone = details[0]["clipping"]["one process"]
-    for way in ("one process", "FSDP", "by hand on this rank's shards"):
-        norms = [of_rank["clipping"][way] for of_rank in details]
-        rows.append(
-            {"norm": way, "rank 0": norms[0], "rank 1": norms[-1], "off by": max(abs(n / alone - 1) for n in norms)}
-        )
-    return rows
+def offload() -> Rows:
+    """One GPU, shards there or in main memory: the GPU's peak, and the time of a step."""
+    size = (64, 2, 32) if _TESTED else (2048, 16, 1024)
+    return runpy.run_path("scripts/fsdp_offload.py")["both"](*size)
 
 
-def checkpoint(run: RankResults) -> Rows:
-    """A sharded checkpoint: written by two ranks, read by three, and by one process."""
-    rows = []
-    for what, key in {"saved on 2": "saved", "loaded on 3": "loaded", "loaded on 1": "alone"}.items():
-        ranks = [of_rank[key] for of_rank in run if key in of_rank]
-        row = {"checkpoint": what, "weights on a rank": ranks[0]["weights_bytes"]}
-        row |= {"rows of the embedding": " + ".join(str(of_rank["rows"]) for of_rank in ranks)}
-        row |= {"same checksum": ranks[0]["checksum"] == run[0]["saved"]["checksum"]}
-        rows.append(row | {"next loss": round(ranks[0]["next_loss"], 4)})
-    return rows
+def peak_says(it: Table) -> str:
+    return f"At its worst moment a rank under FSDP holds {it['FSDP']['peak'] / it['DDP']['peak']:.0%} of DDP's."
+
+
+def llama_says(it: Table) -> str:
+    return f"One of 8 GPUs reserves {it.text('8 GPUs', 'reserved')}, one of 128 {it.text('128 GPUs', 'reserved')}."

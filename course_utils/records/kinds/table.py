@@ -161,7 +161,7 @@ class Table(Result):
         with canvas.style():
             row_in = canvas.row_in(names, (1 if stacked else len(chosen)) * 0.24 + 0.14)
             several = len(chosen) > 1
-            title, caption = self.titled(", ".join(chosen)), self.caption
+            title, caption = self.says or self.titled(", ".join(chosen)), self.caption
             rows = math.ceil(len(chosen) / 5) if several else 0
             fig = canvas.titled_figure(title, max(0.36, row_in) * len(names) + 0.6 + 0.24 * rows, caption)
             panel = fig.subplots()

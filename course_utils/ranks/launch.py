@@ -118,9 +118,9 @@ def run_ranks(
     if isinstance(args, str):
         raise ValueError(f'args is a list, one item for each word: args=["--epochs", 2]; got {args!r}')
     words = tuple(map(str, args))
+    backend = _checked_backend(backend, ranks)  # before anybody touches a GPU: there may be no driver
     here = environment()
     _check_numbers(ranks, timeout_s, threads_per_rank, here.cpu_cores)
-    backend = _checked_backend(backend, ranks)
     threads = threads_per_rank or max(1, here.cpu_cores // ranks)
     started = time.perf_counter()
     launch = _Launch(path, words, ranks, timeout_s, _variables(backend, threads, variables or {}))
@@ -182,7 +182,8 @@ def _check_numbers(ranks: int, timeout_s: float, threads_per_rank: int | None, c
 
 
 def _checked_backend(backend: str | None, ranks: int) -> str:
-    gpus = torch.cuda.device_count() if torch.distributed.is_nccl_available() else 0
+    has_gpus = torch.cuda.is_available() and torch.distributed.is_nccl_available()
+    gpus = torch.cuda.device_count() if has_gpus else 0
     if backend is None:
         return "nccl" if gpus >= ranks else "gloo"
     if backend not in ("gloo", "nccl"):

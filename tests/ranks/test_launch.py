@@ -271,6 +271,9 @@ def test_what_makes_no_sense_is_said_before_anything_starts(options: dict[str, A
 def test_more_ranks_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    with pytest.raises(ValueError, match="and torch sees 0"):  # a wheel for CUDA, and no driver
+        run_ranks(TRAIN, ranks=1, backend="nccl")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     with pytest.raises(ValueError, match="NCCL needs a GPU for each rank: 2 were asked for, and torch sees 1"):
         run_ranks(TRAIN, ranks=2, backend="nccl")
     assert [launch._checked_backend(None, ranks) for ranks in (1, 2)] == ["nccl", "gloo"]

@@ -1,4 +1,4 @@
-"""Runs of plain torchrun that fail, and what is left of them."""
+"""What the lesson measures: shares of a batch, how much of a step is kept, and runs that fail."""
 
 from __future__ import annotations
 
@@ -7,31 +7,93 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from course_utils.materials.digits import load_digits_split
+from course_utils.measure.machine import course_size, device_kind, environment
 from course_utils.records.files import variables_for_children
+from course_utils.records.kinds.rank_results import RankResults
 
-_AT_ONCE, _MOST_S, _FRAMES = 3, 120.0, 3
-_ROOT_CAUSE = re.compile(r"Root Cause.*?rank\s*: (\d+).*?exitcode\s*: (-?\d+)", re.DOTALL)
+# A batch of digits, and rank 0's share of it where shares are unequal.
+BATCH, LARGE_SHARE = 256, 192
+CHOICES = ("0%", "8%", "81%")
+_AT_ONCE, _MOST_S = 3, 120.0
+_ROOT_CAUSE = re.compile(r"Root Cause.*?rank\s*: (\d+)", re.DOTALL)
 
 
-def failed_runs(
-    program: str, happenings: Sequence[str]
-) -> tuple[list[dict[str, object]], dict[str, list[dict[str, str]]]]:
-    """Start a program under torchrun once for each word, on two ranks of the CPU.
+def as_choice(distance: float) -> str:
+    """The choice that is nearest to a relative distance."""
+    return min(CHOICES, key=lambda choice: abs(float(choice.rstrip("%")) - 100 * distance))
 
-    Returns:
-        What torchrun made of each run; and where the ranks of each stood if they wrote it down with ``faulthandler``,
-        the innermost frame first.
-    """
+
+def digits_network(norm: nn.Module | None = None) -> nn.Sequential:
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(64, 32), norm or nn.Identity(), nn.Tanh(), nn.Linear(32, 10))
+
+
+def unequal_shares() -> list[dict[str, object]]:
+    """The mean of two ranks' mean gradients against that of all samples: in a batch, and added up over many."""
+    digits, model = load_digits_split(), digits_network()
+    x, y, dice = digits.train_images.flatten(1), digits.train_labels, torch.Generator().manual_seed(0)
+    low, high = (y < 5).nonzero().flatten(), (y >= 5).nonzero().flatten()
+
+    def gradient(rows: torch.Tensor) -> torch.Tensor:
+        model.zero_grad()
+        cross_entropy(model(x[rows]), y[rows]).backward()
+        return torch.cat([weight.grad.flatten() for weight in model.parameters()])
+
+    def drawn(rows: torch.Tensor, count: int) -> torch.Tensor:
+        return rows[torch.randperm(len(rows), generator=dice)[:count]]
+
+    def row(content: str, batch: Callable[[], torch.Tensor]) -> dict[str, object]:
+        errors, all_means, all_right = [], 0, 0
+        for _ in range(batches):
+            rows = batch()
+            means, right = (gradient(rows[:LARGE_SHARE]) + gradient(rows[LARGE_SHARE:])) / 2, gradient(rows)
+            errors.append((means - right).norm() / right.norm())
+            all_means, all_right = all_means + means, all_right + right
+        return {
+            "what the ranks read": content,
+            "one batch": torch.stack(errors).median().item(),
+            "mean of all": ((all_means - all_right).norm() / all_right.norm()).item(),
+        }
+
+    batches, everything, rest = 20 if course_size() == "test" else 400, torch.arange(len(y)), BATCH - LARGE_SHARE
+    return [
+        row("all digits", lambda: drawn(everything, BATCH)),
+        row("0 to 4, 5 to 9", lambda: torch.cat([drawn(low, LARGE_SHARE), drawn(high, rest)])),
+    ]
+
+
+def ranks_here() -> int:
+    """One for each GPU if there are two; else by the cores of the CPU."""
+    gpus = torch.cuda.device_count() if device_kind() == "cuda" else 0
+    cores = environment().cpu_cores
+    return gpus if gpus > 1 else 8 if cores >= 8 else 4 if cores >= 4 else 2
+
+
+def kept(run: RankResults) -> list[dict[str, object]]:
+    """What of N times the speed of one rank is left, after sharing the machine and after sending."""
+    sharing, sending = run.comparison("steps")["one alone"].ratio, run.comparison("steps")["DDP"].speedup
+    return [
+        {"ranks": f"{len([*run])} at once", "of the one before": sharing, "of one alone": sharing},
+        {"ranks": "... and DDP sends", "of the one before": sending, "of one alone": sharing * sending},
+    ]
+
+
+def failed_runs(program: str, happenings: Sequence[str]) -> list[dict[str, object]]:
+    """Start a program under torchrun once for each word, on two ranks of the CPU: what torchrun made of each run."""
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        runs = [*pool.map(lambda happens: _failed_run(program, happens), happenings)]
-    return [run for run, _ in runs], dict(zip(happenings, (stacks for _, stacks in runs), strict=True))
+        return [*pool.map(lambda happens: _failed_run(program, happens), happenings)]
 
 
-def _failed_run(program: str, happens: str) -> tuple[dict[str, object], list[dict[str, str]]]:
+def _failed_run(program: str, happens: str) -> dict[str, object]:
     with tempfile.TemporaryDirectory(prefix="course-logs-") as logs:
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1"]
         torchrun += ["--nproc-per-node=2", "--redirects=3", f"--log-dir={logs}", program, happens]
@@ -41,28 +103,13 @@ def _failed_run(program: str, happens: str) -> tuple[dict[str, object], list[dic
         if not root_cause:
             raise AssertionError(f"torchrun names no root cause:\n{ran.stderr[-2000:]}")
         said = [next(Path(logs).glob(f"*/attempt_0/{rank}/stderr.log")).read_text(errors="replace") for rank in (0, 1)]
-    run = {
-        "rank 1": happens,
-        "torchrun names": f"rank {root_cause[1]}",
-        "exit code": int(root_cause[2]),
-        "rank 0 said": _last_words(said[0]),
-    }
-    frames = zip(*map(_innermost_frames, said), strict=False)  # a rank that is gone wrote none
-    return run, [
-        {"frame": str(number), "rank 0": first, "rank 1": second} for number, (first, second) in enumerate(frames, 1)
-    ]
+    stood = [_innermost_frame(log) for log in said]
+    named = {"rank 1": happens, "torchrun names": f"rank {root_cause[1]}"}
+    return named | {"rank 0 stood in": stood[0], "rank 1 stood in": stood[1]}
 
 
-def _innermost_frames(log: str) -> list[str]:
-    """The first frames that ``faulthandler`` wrote of the main thread: function, file and line."""
+def _innermost_frame(log: str) -> str:
+    """Function, file and line of the frame that ``faulthandler`` wrote first, if the rank was still there."""
     _, _, stacks = log.partition("(most recent call first):")
-    frames = re.findall(r'^  File "(?:[^"]*/)?([^"/]+)", line (\d+) in (\S+)$', stacks, re.MULTILINE)
-    return [f"{function}, {file}:{line}" for file, line, function in frames[:_FRAMES]]
-
-
-def _last_words(log: str) -> str:
-    lines = re.findall(r"^(?:\[rank\d\]: |  what\(\):  )(?!\s)(?!Traceback)(.*)$", log, re.M)
-    said = re.sub(r"\[/\S+\] |\[enforce fail at \S+\] | ?\[127\.0\.0\.1\]:\d+", "", lines[-1] if lines else "nothing")
-    if re.search("Connection (closed|reset) by peer", said):  # which of the two changes from run to run
-        return "a lost connection"
-    return said.partition(". ")[0].removeprefix("RuntimeError: ")[:60]
+    frame = re.search(r'^  File "(?:[^"]*/)?([^"/]+)", line (\d+) in (\S+)$', stacks, re.MULTILINE)
+    return f"{frame[3]}, {frame[1]}:{frame[2]}" if frame else "gone"

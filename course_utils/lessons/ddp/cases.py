@@ -19,11 +19,11 @@ from course_utils.materials.digits import load_digits_split
 from course_utils.measure.machine import course_size, device_kind, environment
 from course_utils.records.files import variables_for_children
 from course_utils.records.kinds.rank_results import RankResults
+from course_utils.records.kinds.table import Table
 
 # A batch of digits, and rank 0's share of it where shares are unequal.
 BATCH, LARGE_SHARE = 256, 192
 CHOICES = ("0%", "8%", "81%")
-_AT_ONCE, _MOST_S = 3, 120.0
 _ROOT_CAUSE = re.compile(r"Root Cause.*?rank\s*: (\d+)", re.DOTALL)
 
 
@@ -87,9 +87,14 @@ def kept(run: RankResults) -> list[dict[str, object]]:
     ]
 
 
+def says_kept(it: Table) -> str:
+    sharing, sending = (it.text(row["ranks"], "of the one before") for row in it)
+    return f"Sharing the machine kept {sharing}, sending the gradients {sending} of that."
+
+
 def failed_runs(program: str, happenings: Sequence[str]) -> list[dict[str, object]]:
     """Start a program under torchrun once for each word, on two ranks of the CPU: what torchrun made of each run."""
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
+    with ThreadPoolExecutor(3) as pool:
         return [*pool.map(lambda happens: _failed_run(program, happens), happenings)]
 
 
@@ -98,14 +103,13 @@ def _failed_run(program: str, happens: str) -> dict[str, object]:
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1"]
         torchrun += ["--nproc-per-node=2", "--redirects=3", f"--log-dir={logs}", program, happens]
         variables = variables_for_children({**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""})
-        ran = subprocess.run(torchrun, env=variables, capture_output=True, text=True, timeout=_MOST_S)
+        ran = subprocess.run(torchrun, env=variables, capture_output=True, text=True, timeout=120)
         root_cause = _ROOT_CAUSE.search(ran.stderr)
         if not root_cause:
             raise AssertionError(f"torchrun names no root cause:\n{ran.stderr[-2000:]}")
         said = [next(Path(logs).glob(f"*/attempt_0/{rank}/stderr.log")).read_text(errors="replace") for rank in (0, 1)]
-    stood = [_innermost_frame(log) for log in said]
-    named = {"rank 1": happens, "torchrun names": f"rank {root_cause[1]}"}
-    return named | {"rank 0 stood in": stood[0], "rank 1 stood in": stood[1]}
+    stood = {f"rank {rank} stood in": _innermost_frame(log) for rank, log in enumerate(said)}
+    return {"rank 1": happens, "torchrun names": f"rank {root_cause[1]}"} | stood
 
 
 def _innermost_frame(log: str) -> str:

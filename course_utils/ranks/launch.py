@@ -82,7 +82,6 @@ def run_ranks(
     threads_per_rank: int | None = None,
     backend: str | None = None,
     variables: Mapping[str, str] | None = None,
-    parameters: Mapping[str, Any] | None = None,
     show_output: bool = True,
 ) -> RankResults:
     """Run a torchrun program on several processes of this machine and return what they report.
@@ -101,7 +100,6 @@ def run_ranks(
         backend: ``nccl`` or ``gloo``: what the ranks shall talk through. By default NCCL where there is a GPU for each
             rank. With gloo the ranks see no GPU.
         variables: more environment variables for the ranks.
-        parameters: problem sizes and settings, for the record.
         show_output: whether to show what the ranks print, as they print it.
 
     Raises:
@@ -134,7 +132,6 @@ def run_ranks(
     on_gpus = any(report["on_gpu"] for report in reports)
     if on_gpus:
         ranks_worked_on_gpus()
-    settings = {"ranks": ranks, "args": list(words), "backend": backend, "threads_per_rank": threads}
     return keep(
         RankResults(
             program=path.name if os.path.isabs(program) else os.fspath(program),
@@ -145,7 +142,7 @@ def run_ranks(
             threads_per_rank=threads,
             seconds=time.perf_counter() - started,
             name=name,
-            parameters={**settings, **(parameters or {})},
+            parameters={"ranks": ranks, "args": list(words), "backend": backend, "threads_per_rank": threads},
             busy=watch.sentence,
             worked_by="gpu" if on_gpus else "cpu",
         )

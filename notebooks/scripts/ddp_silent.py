@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
@@ -14,9 +15,51 @@ from torch import nn
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
-from course_utils.lessons.ddp.cases import BATCH, LARGE_SHARE, digits_network
 from course_utils.materials.digits import load_digits_split
+from course_utils.measure.machine import course_size
 from course_utils.ranks.programs import gradient_of, join_ranks, report
+
+# A batch of digits, and rank 0's share of it where shares are unequal.
+BATCH, LARGE_SHARE = 256, 192
+
+
+def digits_network(norm: nn.Module | None = None) -> nn.Sequential:
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(64, 32), norm or nn.Identity(), nn.Tanh(), nn.Linear(32, 10))
+
+
+def unequal_shares() -> list[dict[str, object]]:
+    """The mean of two mean gradients against that of all samples: in a batch, and added up over many. On the CPU."""
+    digits, model = load_digits_split(), digits_network()
+    x, y, dice = digits.train_images.flatten(1), digits.train_labels, torch.Generator().manual_seed(0)
+    low, high = (y < 5).nonzero().flatten(), (y >= 5).nonzero().flatten()
+
+    def gradient(rows: torch.Tensor) -> torch.Tensor:
+        model.zero_grad()
+        F.cross_entropy(model(x[rows]), y[rows]).backward()
+        return gradient_of(model)
+
+    def drawn(rows: torch.Tensor, count: int) -> torch.Tensor:
+        return rows[torch.randperm(len(rows), generator=dice)[:count]]
+
+    def row(content: str, batch: Callable[[], torch.Tensor]) -> dict[str, object]:
+        errors, all_means, all_right = [], 0, 0
+        for _ in range(batches):
+            rows = batch()
+            means, right = (gradient(rows[:LARGE_SHARE]) + gradient(rows[LARGE_SHARE:])) / 2, gradient(rows)
+            errors.append((means - right).norm() / right.norm())
+            all_means, all_right = all_means + means, all_right + right
+        return {
+            "what the ranks read": content,
+            "one batch": torch.stack(errors).median().item(),
+            "mean of all": ((all_means - all_right).norm() / all_right.norm()).item(),
+        }
+
+    batches, everything, rest = 20 if course_size() == "test" else 400, torch.arange(len(y)), BATCH - LARGE_SHARE
+    return [
+        row("all digits", lambda: drawn(everything, BATCH)),
+        row("0 to 4, 5 to 9", lambda: torch.cat([drawn(low, LARGE_SHARE), drawn(high, rest)])),
+    ]
 
 
 def main() -> None:
@@ -54,7 +97,7 @@ def main() -> None:
         "no_sync() stays on": distances(stays=True),
         "BatchNorm": distances(norm=True),
     }
-    report(ways=ways, device=device.type)
+    report(ways=ways, shares=unequal_shares() if rank == 0 else None)
     dist.destroy_process_group()
 
 

@@ -10,22 +10,22 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any
 
-from course_utils.lessons.answers import NotAnswered, NotRight, exercise
+from course_utils.lessons.answers import NotRight, exercise
 from course_utils.lessons.ddp import two_ranks
 
 
 def _packed(answer: Any) -> bytes:
-    """A function for another process: its bytecode, and that of the functions that stand beside it."""
+    """A function for another process: its bytecode, and the functions that stand beside it."""
     if not isinstance(answer, FunctionType) or answer.__closure__:
         raise NotRight("A function that stands by itself is asked for: `def train(model, optimizer, batches):`.")
     if "DistributedDataParallel" in answer.__code__.co_names:
         raise NotRight("That is DDP itself. Write what it does: a loop over the weights, with `dist`.")
     functions = {
-        name: value.__code__
+        name: (value.__code__, value.__defaults__)
         for name, value in answer.__globals__.items()
         if isinstance(value, FunctionType) and value.__globals__ is answer.__globals__ and not value.__closure__
     }
-    return marshal.dumps((answer.__code__, functions))
+    return marshal.dumps(functions | {"train": (answer.__code__, answer.__defaults__)})
 
 
 @exercise
@@ -43,13 +43,10 @@ def check_train(answer: Any) -> str | None:
         finally:
             for rank in ranks:
                 rank.kill()
-                rank.wait()
     if all(rank.returncode == 0 for rank in ranks):
-        if said[0] == "unknown":
+        if not said[0]:
             raise NotRight("After four batches your weights are not those of DDP. Compare one batch by hand.")
         return None if said[0] == "right" else said[0]
-    if any(words.rstrip(": ") == "NotImplementedError" for words in said):
-        raise NotAnswered
     if any("NoneType" in words for words in said):
         return "no_gradient"
     raised = [(rank, words) for rank, words in enumerate(said) if words and "onnection" not in words]

@@ -82,7 +82,6 @@ def run_ranks(
     threads_per_rank: int | None = None,
     backend: str | None = None,
     variables: Mapping[str, str] | None = None,
-    parameters: Mapping[str, Any] | None = None,
     show_output: bool = True,
 ) -> RankResults:
     """Run a torchrun program on several processes of this machine and return what they report.
@@ -101,7 +100,6 @@ def run_ranks(
         backend: ``nccl`` or ``gloo``: what the ranks shall talk through. By default NCCL where there is a GPU for each
             rank. With gloo the ranks see no GPU.
         variables: more environment variables for the ranks.
-        parameters: problem sizes and settings, for the record.
         show_output: whether to show what the ranks print, as they print it.
 
     Raises:
@@ -118,9 +116,9 @@ def run_ranks(
     if isinstance(args, str):
         raise ValueError(f'args is a list, one item for each word: args=["--epochs", 2]; got {args!r}')
     words = tuple(map(str, args))
+    backend = _checked_backend(backend, ranks)  # before anybody touches a GPU: there may be no driver
     here = environment()
     _check_numbers(ranks, timeout_s, threads_per_rank, here.cpu_cores)
-    backend = _checked_backend(backend, ranks)
     threads = threads_per_rank or max(1, here.cpu_cores // ranks)
     started = time.perf_counter()
     launch = _Launch(path, words, ranks, timeout_s, _variables(backend, threads, variables or {}))
@@ -134,7 +132,6 @@ def run_ranks(
     on_gpus = any(report["on_gpu"] for report in reports)
     if on_gpus:
         ranks_worked_on_gpus()
-    settings = {"ranks": ranks, "args": list(words), "backend": backend, "threads_per_rank": threads}
     return keep(
         RankResults(
             program=path.name if os.path.isabs(program) else os.fspath(program),
@@ -145,7 +142,7 @@ def run_ranks(
             threads_per_rank=threads,
             seconds=time.perf_counter() - started,
             name=name,
-            parameters={**settings, **(parameters or {})},
+            parameters={"ranks": ranks, "args": list(words), "backend": backend, "threads_per_rank": threads},
             busy=watch.sentence,
             worked_by="gpu" if on_gpus else "cpu",
         )
@@ -182,7 +179,8 @@ def _check_numbers(ranks: int, timeout_s: float, threads_per_rank: int | None, c
 
 
 def _checked_backend(backend: str | None, ranks: int) -> str:
-    gpus = torch.cuda.device_count() if torch.distributed.is_nccl_available() else 0
+    has_gpus = torch.cuda.is_available() and torch.distributed.is_nccl_available()
+    gpus = torch.cuda.device_count() if has_gpus else 0
     if backend is None:
         return "nccl" if gpus >= ranks else "gloo"
     if backend not in ("gloo", "nccl"):

@@ -1,11 +1,10 @@
-"""Mistakes on real ranks: which raise, which leave a rank waiting, and which say nothing. Always on the CPU.
+"""Mistakes on two real ranks: which raise, which leave a rank waiting, and what mends them. Always on the CPU.
 
 torchrun --standalone --nproc-per-node=2 scripts/ddp_mistakes.py
 """
 
 from __future__ import annotations
 
-import copy
 import re
 from collections.abc import Callable
 from datetime import timedelta
@@ -15,7 +14,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.algorithms.join import Join
-from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 from course_utils.ranks.programs import gradient_of, report
@@ -130,49 +128,6 @@ def what_happens(mistake: Callable[..., Any], waits: bool) -> dict[str, list[str
     return {"does": [does for does, _ in everybody], "says": [says for _, says in everybody]}
 
 
-# Mistakes that nobody reports: only the gradient is wrong.
-
-
-def silent_errors(rank: int) -> dict[str, dict[str, float]]:
-    """How far the gradient is from that of one process with the whole batch, and from rank 0's, in float64."""
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(64, 8, generator=generator).double()
-    y = x.sum(1, keepdim=True)
-    torch.manual_seed(0)
-    plain = nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Linear(32, 1)).double()
-    normed = nn.Sequential(nn.Linear(8, 32), nn.BatchNorm1d(32), nn.Tanh(), nn.Linear(32, 1)).double()
-    even, uneven = slice(rank, None, 2), slice(48) if rank == 0 else slice(48, None)
-
-    def error(
-        rows: slice = even, base: nn.Module = plain, weight: float = 1.0, around: bool = False, local: bool = False
-    ) -> dict[str, float]:
-        model, whole = DistributedDataParallel(copy.deepcopy(base)), copy.deepcopy(base)
-        F.mse_loss(whole(x), y).backward()
-        expected = gradient_of(whole)
-        if local:
-            with model.no_sync():
-                F.mse_loss(model(x[rows]), y[rows]).backward()
-        else:
-            (weight * F.mse_loss((model.module if around else model)(x[rows]), y[rows])).backward()
-        found = gradient_of(model)
-        of_rank_0 = found.clone()
-        dist.broadcast(of_rank_0, src=0)
-        apart = [(found - right).norm() / right.norm() for right in (of_rank_0, expected)]
-        worst = torch.stack(apart)
-        dist.all_reduce(worst, dist.ReduceOp.MAX)
-        return dict(zip(("between ranks", "gradient error"), worst.tolist(), strict=True))
-
-    return {
-        "equal shares": error(),
-        "48 samples and 16": error(uneven),
-        "48 and 16, weighted": error(uneven, weight=2 * len(x[uneven]) / 64),
-        "all ranks read the same half": error(slice(0, None, 2)),
-        "model.module(x) in place of model(x)": error(around=True),
-        "no_sync() around the last batch, too": error(local=True),
-        "BatchNorm, on each rank's own share": error(base=normed),
-    }
-
-
 def last_gradient_with_join(rank: int) -> dict[str, float]:
     """Rank 1 is alone with its last batch: what is left of its gradient?"""
     left = {}
@@ -193,7 +148,7 @@ def main() -> None:
         raise SystemExit("these mistakes are made for two ranks: --nproc-per-node=2")
     steps(DistributedDataParallel(TwoBranches()), 1)  # the first one takes longer than the time-outs below
     report(happened={name: what_happens(*mistake) for name, mistake in MISTAKES.items()})
-    report(silent_error=silent_errors(rank), last_gradient=last_gradient_with_join(rank))
+    report(last_gradient=last_gradient_with_join(rank))
     mended = {name: what_happens(mistake, False) for name, mistake in MENDED.items()}
     dist.set_debug_level(dist.DebugLevel.DETAIL)  # as TORCH_DISTRIBUTED_DEBUG=DETAIL does, for new groups
     report(mended=mended | {name: what_happens(*mistake) for name, mistake in WITH_DETAIL.items()})

@@ -239,7 +239,7 @@ def notebooks(*slugs: str) -> tuple[str, ...]:
 
 OPENED = tuple(f"book/{name}" for name in ("intro", "what_to_use_when", "claims", "reference/fsdp", "glossary"))
 OPENED += notebooks("measuring", "memory_snapshots")
-GUESSED = notebooks("pinned_memory", "ddp")
+GUESSED = notebooks("pinned_memory")
 
 
 class Visit:

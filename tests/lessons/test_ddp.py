@@ -7,80 +7,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
 
 import pytest
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.nn.parallel import DistributedDataParallel
-from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DistributedSampler
 
 LINEAR = "import torch.distributed as dist; from torch import nn; from torch.nn.parallel import *\n"
 LINEAR += "dist.init_process_group('gloo', store=dist.HashStore(), rank=0, world_size=1)\n"
 LINEAR += "model = DistributedDataParallel(nn.Linear(2, 2))\n"
-
-
-@pytest.fixture
-def group_of_one() -> Iterator[None]:
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
-
-
-def unused(model: nn.Module) -> None:
-    for _ in range(2):
-        model(torch.ones(1, 2))[0].sum().backward()
-
-
-class TwoHeads(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.one, self.other = nn.Linear(2, 2), nn.Linear(2, 2)
-
-    def forward(self, x: torch.Tensor) -> list[torch.Tensor]:
-        return [self.one(x), self.other(x)]
-
-
-class ReentrantCheckpoint(nn.Linear):
-    def forward(self, x: torch.Tensor, reentrant: bool = True) -> torch.Tensor:
-        return checkpoint(super().forward, x, use_reentrant=reentrant)
-
-
-def checkpointed(reentrant: bool) -> None:
-    model = DistributedDataParallel(ReentrantCheckpoint(2, 2), find_unused_parameters=True)
-    model(torch.ones(1, 2, requires_grad=True), reentrant).sum().backward()
-
-
-MESSAGES: dict[str, Callable[[], object]] = {
-    "Expected to have finished reduction in the prior iteration": lambda: unused(DistributedDataParallel(TwoHeads())),
-    "Expected to mark a variable ready only once": lambda: checkpointed(reentrant=True),
-    "SyncBatchNorm layers only work with GPU modules": lambda: DistributedDataParallel(nn.SyncBatchNorm(2)),
-    'Unexpected key(s) in state_dict: "module.weight"': lambda: nn.Linear(2, 2).load_state_dict(
-        DistributedDataParallel(nn.Linear(2, 2)).state_dict()
-    ),
-    "only work with single-device/multiple-device GPU modules": lambda: DistributedDataParallel(
-        nn.Linear(2, 2), device_ids=[0]
-    ),
-}
-
-
-@pytest.mark.parametrize("message", MESSAGES)
-def test_a_message_is_raised_for_its_cause(message: str, group_of_one: None) -> None:
-    with pytest.raises((RuntimeError, ValueError)) as caught:
-        MESSAGES[message]()
-    assert message in str(caught.value)
-
-
-def test_a_checkpoint_that_is_not_reentrant_marks_a_variable_once(group_of_one: None) -> None:
-    checkpointed(reentrant=False)
-
-
-def test_without_torchrun_the_rank_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("RANK", raising=False)
-    with pytest.raises(ValueError, match="environment variable RANK expected, but not set"):
-        dist.init_process_group("gloo")
 
 
 @pytest.mark.parametrize(("level", "ends_well"), [("INFO", True), ("DETAIL", False)])
@@ -114,12 +47,6 @@ def test_a_signal_shows_where_a_rank_waits_within_a_call_of_c10d() -> None:
     waiting.communicate()
     assert "most recent call first" in said[0]
     assert 'File "<string>", line 2 in <module>' in said[1]
-
-
-def test_a_port_that_another_run_has_cannot_be_had() -> None:
-    first = dist.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
-    with pytest.raises(dist.DistNetworkError, match=r"The server socket has failed to listen.*EADDRINUSE"):
-        dist.TCPStore("127.0.0.1", first.port, None, True, wait_for_workers=False)
 
 
 def test_a_sampler_without_set_epoch_repeats_its_order_and_pads_by_repeating() -> None:

@@ -55,14 +55,13 @@ def test_values_curves_memory_and_paired_times_come_back(
 ) -> None:
     monkeypatch.setenv("COURSE_RECORD_TO", str(tmp_path))
     monkeypatch.setenv("COURSE_PROGRESS", "0")
-    run = run_ranks(TRAIN, ranks=2, args=["--steps", 4], name="ddp/parity", threads_per_rank=1, parameters={"lr": 0.1})
+    run = run_ranks(TRAIN, ranks=2, args=["--steps", 4], name="ddp/parity", threads_per_rank=1)
     lines = capsys.readouterr().out.splitlines()
     assert sorted(line for line in lines if "threads" in line) == [
         "[rank 0] 0 of 2 on cpu, 1 threads",
         "[rank 1] 1 of 2 on cpu, 1 threads",
     ]
-    settings = {"ranks": 2, "args": ["--steps", "4"], "backend": "gloo", "threads_per_rank": 1}
-    assert run.parameters == {**settings, "lr": 0.1}
+    assert run.parameters == {"ranks": 2, "args": ["--steps", "4"], "backend": "gloo", "threads_per_rank": 1}
     assert run.command == "torchrun --standalone --nproc-per-node=2 train.py --steps 4"
     # Other data on each rank, one model: other losses, equal weights.
     assert run[0]["loss"] != run[1]["loss"]
@@ -271,6 +270,9 @@ def test_what_makes_no_sense_is_said_before_anything_starts(options: dict[str, A
 def test_more_ranks_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    with pytest.raises(ValueError, match="and torch sees 0"):  # a wheel for CUDA, and no driver
+        run_ranks(TRAIN, ranks=1, backend="nccl")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     with pytest.raises(ValueError, match="NCCL needs a GPU for each rank: 2 were asked for, and torch sees 1"):
         run_ranks(TRAIN, ranks=2, backend="nccl")
     assert [launch._checked_backend(None, ranks) for ranks in (1, 2)] == ["nccl", "gloo"]

@@ -12,7 +12,7 @@ import nbformat
 import pytest
 import torch
 
-from course_utils.lessons.ddp.cases import failed_runs
+from course_utils.lessons.ddp import cases
 from course_utils.ranks.launch import run_ranks
 from course_utils.records.lessons import find_lesson
 from tests.launches import NOTEBOOKS, outputs_of
@@ -91,10 +91,11 @@ def test_the_last_epoch_is_saved_and_a_finished_run_says_so(tmp_path: Path):
 
 def test_the_technique_is_a_file_for_torchrun(tmp_path: Path):
     cells = nbformat.read(find_lesson("ddp").path, as_version=4).cells
-    (cell,) = (cell for cell in cells if "is_torchelastic_launched" in cell.source)
-    report = "\nprint(f'{len(loader)} steps', end=' ')\n"
-    (tmp_path / "FILE.py").write_text(cell.source + report)
-    assert torchrun(tmp_path / "FILE.py").count("4 steps") == 2
+    (cell,) = (cell for cell in cells if "DistributedSampler(data" in cell.source)
+    code, found = re.subn(r"init_process_group\(.*\)", "init_process_group()", cell.source)
+    assert found == 1
+    (tmp_path / "FILE.py").write_text(code)
+    assert torchrun(tmp_path / "FILE.py").count("4 steps an epoch") == 2
 
 
 @pytest.fixture
@@ -102,55 +103,54 @@ def where_the_notebook_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(NOTEBOOKS)
 
 
-def test_which_mistakes_raise_which_wait_and_which_say_nothing(where_the_notebook_is):
+def test_which_mistakes_raise_and_which_wait_is_what_the_page_says(where_the_notebook_is):
     run = run_ranks("scripts/ddp_mistakes.py", ranks=2, threads_per_rank=1, backend="gloo", show_output=False)
-    does = {what: of["does"] for what, of in (run[0]["happened"] | run[0]["mended"]).items()}
-    assert does == {
-        "one rank skips an all-reduce": ["waits", "goes on with 102"],
-        "collectives in another order": ["waits", "waits"],
-        "one rank has a batch more": ["goes on", "waits"],
-        "ranks build different models": ["waits", "raises"],
-        "a branch that only rank 0 takes": ["waits", "raises"],
-        "parameters that no rank uses": ["raises", "raises"],
-        "a static_graph that changes": ["raises", "raises"],
-        "a batch more, inside Join": ["goes on", "goes on"],
-        "a branch, find_unused_parameters": ["goes on", "goes on"],
-        "unused on all, static_graph": ["goes on", "goes on"],
-        "a skipped all-reduce, DETAIL": ["waits, then names rank 1", "goes on with 102"],
-        "another order, DETAIL": ["raises", "raises"],
-        "different shapes, DETAIL": ["raises", "raises"],
-    }
-    errors = run[0]["silent_error"]
-    right = {"equal shares", "48 and 16, weighted"}
-    assert {way for way, error in errors.items() if error["gradient error"] < 1e-12} == right
-    assert all(error["gradient error"] > 0.01 for way, error in errors.items() if way not in right)
-    assert {way for way, error in errors.items() if error["between ranks"] > 0} == {
-        "model.module(x) in place of model(x)",
-        "no_sync() around the last batch, too",
-    }
+    page = (NOTEBOOKS.parent / "book/reference/a_run_that_hangs.md").read_text(encoding="utf-8")
+    for what, of in (run[0]["happened"] | run[0]["mended"]).items():
+        assert "| " + " | ".join([what, *of["does"]]) + " |\n" in page
     assert run[1]["last_gradient"] == {
         "divide_by_initial_world_size=True": 0.5,
         "divide_by_initial_world_size=False": 1.0,
     }
 
 
+def test_loops_that_say_nothing_and_shares_that_leave_more_than_noise(where_the_notebook_is, monkeypatch):
+    monkeypatch.setenv("COURSE_SIZE", "test")
+    run = run_ranks("scripts/ddp_silent.py", ranks=2, threads_per_rank=1, show_output=False)
+    ways, (alike, other) = run[0]["ways"], run[0]["shares"]
+    assert alike["mean of all"] < 0.5 * alike["one batch"]
+    assert other["mean of all"] > 0.9 * other["one batch"] > 0.5
+    right = {"equal shares", "the same, weighed"}
+    assert {way for way, far in ways.items() if far["from one process"] < 1e-5} == right
+    assert all(far["from one process"] > 0.01 for way, far in ways.items() if way not in right)
+    assert {way for way, far in ways.items() if far["from rank 0"] > 0} == {"model.module(x)", "no_sync() stays on"}
+
+
+def test_what_ddp_holds_and_what_is_timed_with_one_rank_and_with_two(where_the_notebook_is):
+    sizes = {"args": ["--budget", 0, "--layers", 1], "threads_per_rank": 1, "show_output": False}
+    one = run_ranks("scripts/ddp_scaling.py", ranks=1, **sizes)
+    assert one[0]["held"] == {"DDP": pytest.approx(2, rel=0.01), "DDP, views": pytest.approx(1, rel=0.01)}
+    assert one.comparison("steps").labels == ("plain", "DDP", "DDP, views")
+    two = cases.kept(run_ranks("scripts/ddp_scaling.py", ranks=2, backend="gloo", **sizes))
+    assert [row["ranks"] for row in two] == ["2 at once", "... and DDP sends"]
+    assert two[1]["of one alone"] == pytest.approx(two[0]["of one alone"] * two[1]["of the one before"])
+
+
 def test_whom_torchrun_names_when_something_happens_to_rank_1(where_the_notebook_is):
-    listed, stacks = failed_runs("scripts/ddp_broken.py", ["is killed", "hangs"])
-    runs = {run["rank 1"]: run for run in listed}
-    named = {fate: (run["torchrun names"], run["exit code"]) for fate, run in runs.items()}
-    assert named["hangs"] == ("rank 0", 1)
+    killed, hangs = cases.failed_runs("scripts/ddp_broken.py", ["is killed", "hangs"])
     # When rank 1 is gone, rank 0 loses its connection, mostly in the same second. Of two such failures torchrun names
     # the one that it saw first, and both at once on a busy machine: then rank 0, which ends by itself or at its signal.
-    assert named["is killed"] in [("rank 1", -9), ("rank 0", 1), ("rank 0", -15)]
-    assert "Timed out waiting" in runs["hangs"]["rank 0 said"]
-    innermost = stacks["hangs"][0]
-    assert innermost["rank 0"].startswith("all_reduce, distributed_c10d.py:")
-    assert innermost["rank 1"].startswith("read_slow_files, ddp_broken.py:")
+    assert killed["torchrun names"] in ("rank 0", "rank 1")
+    assert hangs["torchrun names"] == "rank 0"
+    assert hangs["rank 0 stood in"].startswith("all_reduce, distributed_c10d.py:")
+    assert hangs["rank 1 stood in"].startswith("read_slow_files, ddp_broken.py:")
 
 
 def test_the_checks_to_paste_see_what_the_lesson_says(where_the_notebook_is):
-    program = NOTEBOOKS.parent / "tests/rank_programs/pasted_checks.py"
-    found = run_ranks(program, ranks=3, args=[find_lesson("ddp").path.name], threads_per_rank=1, backend="gloo")[0]
+    root = NOTEBOOKS.parent
+    program, texts = root / "tests/rank_programs/pasted_checks.py", [find_lesson("ddp").path.name]
+    texts.append(str(root / "book/reference/ddp.md"))
+    found = run_ranks(program, ranks=3, args=texts, threads_per_rank=1, backend="gloo", show_output=False)[0]
     assert [found[way][0] for way in ("right", "weighted", "uneven", "same")] == [0] * 4
     assert max(found["right"][1], found["weighted"][1]) < 1e-6
     assert found["uneven"][1] > 0.05

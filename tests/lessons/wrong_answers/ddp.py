@@ -8,12 +8,12 @@ import torch.distributed as dist
 from torch.nn.functional import mse_loss
 
 
-def loop(model, optimizer, batches, alike=True, divisor=2, before=False, after=True, zeros=True, late=False, hooks=False):
+def loop(model, optimizer, batches, alike=True, ranks=2, before=False, after=True, zeros=True, late=False, hooks=False):
     def average(weight):
         if weight.grad is None and zeros:
             weight.grad = torch.zeros_like(weight)
         dist.all_reduce(weight.grad)
-        weight.grad /= divisor
+        weight.grad /= ranks
 
     for weight in model.parameters() if alike else ():
         dist.broadcast(weight.detach(), src=0)
@@ -42,8 +42,8 @@ WRONG = {
         "untouched": changed(alike=False, after=False),
         "own_gradient": changed(before=True, after=False),
         "no_broadcast": changed(alike=False),
-        "sum": changed(divisor=1),
-        "twice": changed(divisor=4),
+        "sum": changed(ranks=1),
+        "twice": changed(ranks=4),
         "weights": changed(after=False, late=True),
         "no_gradient": changed(zeros=False),
         "waits": changed(after=False, hooks=True),

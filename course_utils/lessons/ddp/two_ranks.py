@@ -22,7 +22,7 @@ class Branches(nn.Module):  # the second layer is for batches that are positive 
         return self.first(x) + self.second(x) if x.mean() > 0 else self.first(x)
 
 
-def by_hand(same_start=True, averages=True, divisor=2):
+def by_hand(same_start=True, averages=True, divisor=2, weights=False):
     def train(model, optimizer, batches):
         for weight in model.parameters() if same_start else ():
             dist.broadcast(weight.detach(), src=0)
@@ -34,6 +34,8 @@ def by_hand(same_start=True, averages=True, divisor=2):
                 dist.all_reduce(weight.grad)
                 weight.grad /= divisor
             optimizer.step()
+            for weight in model.parameters() if weights else ():
+                dist.all_reduce(weight.detach().div_(2))
 
     return train
 
@@ -44,6 +46,7 @@ MISTAKES = {
     "no_broadcast": by_hand(same_start=False),
     "sum": by_hand(divisor=1),
     "twice": by_hand(divisor=4),
+    "weights": by_hand(averages=False, weights=True),
 }
 
 
@@ -52,7 +55,8 @@ def weights_after(train, rank: int, wrapped: bool = False) -> torch.Tensor:
     model = Branches()
     used = DistributedDataParallel(model, find_unused_parameters=True) if wrapped else model
     batches = [(torch.rand(8, 4), torch.rand(8, 8)), (0.5 - rank + torch.rand(8, 4) / 4, torch.rand(8, 8))] * 2
-    train(used, torch.optim.SGD(model.parameters(), lr=0.1), batches)
+    # With SGD averaged weights would do; with a small eps, any multiple of a gradient. A zero gradient is like None.
+    train(used, torch.optim.Adagrad(model.parameters(), lr=0.1, eps=0.1), batches)
     return nn.utils.parameters_to_vector(model.parameters()).detach()
 
 
@@ -69,11 +73,9 @@ def main() -> None:
     foreseen = {name: weights_after(train, rank) for name, train in MISTAKES.items()}
     faulthandler.dump_traceback_later(10, exit=True)  # it waits for the other rank
     try:
-        space = dict(globals())
         with open(f"{folder}/answer", "rb") as file:
-            functions = marshal.load(file)
-        space |= {name: FunctionType(code, space, name, defaults) for name, (code, defaults) in functions.items()}
-        found = weights_after(space["train"], rank)
+            code, defaults = marshal.load(file)
+        found = weights_after(FunctionType(code, dict(globals()), "train", defaults), rank)
     except Exception as error:
         say(" ".join(f"{type(error).__name__}: {error}".split()))
     away = torch.stack([(found - weights).abs().max() for weights in (expected, *foreseen.values())])

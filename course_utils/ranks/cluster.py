@@ -149,18 +149,6 @@ def stored_check() -> tuple[CheckedPoint, ...]:
     return tuple(point for point in points if point.strategy in STRATEGIES)
 
 
-def stored_plans() -> tuple[ClusterPlan, ...]:
-    """Plans that were computed ahead: GPTs of about 7 and 1.3 billion parameters, without and with checkpointing.
-
-    Raises:
-        RecordError: if they are missing or damaged.
-    """
-    plans = _stored("cluster_plans/gpt.json")["plans"]
-    return tuple(
-        ClusterPlan(tuple(ClusterPoint(**point) for point in plan["points"]), plan["parameters"]) for plan in plans
-    )
-
-
 def _stored(files: str) -> dict[str, Any]:
     """What is in a file; of several machines' in the last one."""
     folder = package_root() / "ranks" / "plans"

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from authoring.lesson_files import load_lessons
-from course_utils.lessons.planning_a_cluster import cases
+from course_utils.lessons.answers import UNKNOWN, recognise
+from course_utils.lessons.planning_a_cluster import cases, checks
 from course_utils.materials.models import GPT
 from course_utils.ranks.collectives import Collectives
 from course_utils.ranks.programs import loss_of
@@ -40,25 +44,70 @@ def test_an_mfu_is_what_llm_foundry_counts() -> None:
         assert 100 * operations * rate / 989.5e12 == pytest.approx(mfu, abs=0.05)
 
 
-def test_the_cell_to_paste_counts_the_foreach_step_that_a_gpu_takes() -> None:
+def pasted(step_of: Callable[..., Any], width: int, tokens: int, foreach: bool = True) -> None:
     texts = [cell["source"] for cell in read_notebook(find_lesson("planning_a_cluster").path)["cells"]]
-    exec(next(text for text in texts if "def peak_bytes" in text), pasted := {})
+    exec(next(text for text in texts if "def show_peak" in text), lesson := {})
 
     def build(mesh: Any) -> tuple[Any, ...]:
-        model = nn.Sequential(*(nn.Linear(2048, 2048, bias=False) for _ in range(16)))
-        for part in (*model, model):
+        model = nn.Sequential(*(nn.Linear(width, width, bias=False) for _ in range(17)))
+        for part in (*model[:16], model):  # the root has a weight of its own
             fully_shard(part, mesh=mesh)
-        optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
+        optimizer = torch.optim.AdamW(model.parameters(), foreach=foreach, fused=not foreach)
 
         def step() -> None:
-            model(torch.empty(8, 2048)).sum().backward()
+            step_of(lambda: model(torch.empty(tokens, width)).sum())
             optimizer.step()
             optimizer.zero_grad()
 
         return model, optimizer, step
 
-    shard = 16 * 2048**2 / 2
-    assert pasted["peak_bytes"](build, 2) / shard == pytest.approx(20, rel=0.001)  # 16, and the temporary: 4
+    lesson["show_peak"](build, 2)
+
+
+@pytest.mark.parametrize(("tokens", "foreach", "in_step"), [(8, True, True), (8, False, False), (400_000, True, False)])
+def test_the_cell_to_paste_says_the_moment_and_the_parts(
+    capsys: Any, tokens: int, foreach: bool, in_step: bool
+) -> None:
+    pasted(lambda loss: loss().backward(), 16384, tokens, foreach)
+    lines = (line.split(":") for line in capsys.readouterr().out.splitlines())
+    size = {name.strip(): float(value.split()[0]) for name, value in lines if "Gi" in value}
+    assert (size["Unsharded Param"] == 0) is in_step
+    weights = 17 * 16384**2 / 2**30
+    if in_step:  # 16 bytes a parameter on two ranks, and foreach's temporary: 4
+        assert size["Total"] == pytest.approx(20 * weights / 2, rel=0.001)
+    assert (size["Activation"] + size["Temp"] > size["Total"] / 2) is (tokens > 8)
+
+
+@pytest.mark.parametrize(
+    ("step", "message"),
+    [
+        (lambda loss: loss().item(), "aten._local_scalar_dense.default"),
+        (lambda loss: [loss().backward() for _ in range(2)], "does not support memory tracking for multiple"),
+    ],
+)
+def test_the_cell_to_paste_takes_one_forward_pass_and_no_value(step: Callable[..., Any], message: str) -> None:
+    try:
+        with pytest.raises((DataDependentOutputException, NotImplementedError), match=message):
+            pasted(step, 64, 8)
+    finally:
+        dist.destroy_process_group()
+
+
+def test_a_mesh_is_made_before_anything_is_fake() -> None:
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=8)
+    try:
+        with FakeTensorMode(), pytest.raises(DataDependentOutputException, match="_local_scalar_dense"):
+            fully_shard(nn.Linear(8, 8), mesh=dist.init_device_mesh("cpu", (8,)))
+    finally:
+        dist.destroy_process_group()
+
+
+def test_too_little_in_the_backward_pass_is_told_from_shared_activations() -> None:
+    def least(parameters: float, own: float, memory: float, foreach: bool) -> int:
+        step = (20 if foreach else 16) * parameters / memory
+        return 8 * math.ceil(max(12 * parameters / (memory - own), step) / 8)
+
+    assert recognise([least(*case) for case in checks._ROOM], checks._WAYS, checks._ROOM) == UNKNOWN
 
 
 _COLLECTIVES = {"all-gather": ("allgather", 1), "reduce-scatter": ("reduce_scatter", 1), "all-reduce": ("allreduce", 2)}

@@ -18,7 +18,7 @@ from torch import nn
 
 from course_utils.materials.models import GPT, Llama
 from course_utils.ranks import cluster
-from course_utils.ranks.cluster import ClusterError, settings_of, simulate_cluster, stored_check, stored_plans
+from course_utils.ranks.cluster import ClusterError, settings_of, simulate_cluster, stored_check
 from course_utils.ranks.launch import run_ranks
 from course_utils.ranks.memory import RankMemory
 from course_utils.records.kinds.cluster_check import CLUSTER_PARTS
@@ -26,7 +26,6 @@ from course_utils.records.kinds.cluster_plan import ClusterPlan, GPTShape
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = GPTShape(width=64, layers=2, heads=2, vocabulary=128, context=32)
-STORED = GPTShape(width=2048, layers=24, heads=16, vocabulary=50257, context=2048)
 # What real ranks are asked. The simulation of it has gloo's copies.
 REAL = [
     point
@@ -45,7 +44,6 @@ def sizes() -> dict[str, dict[str, Any]]:
     """What one child says of the points of all tests: starting one takes longer than most points."""
     points = settings_of(SMALL, ranks=[2, 8], strategies=[*cluster.STRATEGIES], precision="fp32")
     points += settings_of(SMALL, ranks=1, strategies=["ddp", "fsdp"], precision="fp32")
-    points += settings_of(STORED, ranks=8, strategies="ddp")
     points += REAL
     return dict(zip(map(key_of, points), cluster._simulated(points), strict=True))
 
@@ -178,26 +176,18 @@ def test_seven_billion_parameters_on_1024_ranks_take_little_memory() -> None:
     assert int(done.stdout) * unit < 10**9
 
 
-# Computed ahead
+# Measured ahead
 
 
-@pytest.mark.usefixtures("answered")
-def test_a_stored_point_is_what_is_simulated_today() -> None:
-    again = simulate_cluster(STORED, ranks=8, strategies="ddp")
-    stored = stored_plans()[2]
-    assert stored.shape == STORED
-    assert again["ddp", 8] == stored["ddp", 8], "the simulation has changed: simulate course_utils/ranks/plans anew"
-
-
-def test_missing_and_damaged_stored_plans_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_and_a_damaged_check_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster, "package_root", lambda: tmp_path)
     with pytest.raises(cluster.RecordError, match="is missing or damaged"):
         stored_check()
-    folder = tmp_path / "ranks" / "plans" / "cluster_plans"
+    folder = tmp_path / "ranks" / "plans" / "cluster_memory"
     folder.mkdir(parents=True)
-    (folder / "gpt.json").write_text('{"environment": {}')
-    with pytest.raises(cluster.RecordError, match=r"gpt.json is missing or damaged .* Restore it"):
-        stored_plans()
+    (folder / "one.json").write_text('{"environment": {}')
+    with pytest.raises(cluster.RecordError, match=r"one.json is missing or damaged .* Restore it"):
+        stored_check()
 
 
 # Against real ranks

@@ -92,7 +92,7 @@ def trust() -> list[dict[str, Any]]:
     measured_full, measured_nothing = (round(gib * GIB) for gib in MEASURED_GIB.values())
     rows = [
         ("our ranks, worst peak", *_worst([pair for pair in pairs if pair[2]]), "exact"),
-        ("our ranks, worst part", *_worst([pair for pair in pairs if not pair[2]]), "rounding"),
+        ("our ranks, worst part", *_worst([pair for pair in pairs if not pair[2]]), "20 bytes a rank"),
         ("7B on 8 H100s, recomputed", measured_full, full, "their program keeps three things"),
         ("the same, these three added", measured_full, full + kept, "not known"),
         ("7B on 8 H100s, not recomputed", measured_nothing, nothing, "theirs: compiled, reserved"),

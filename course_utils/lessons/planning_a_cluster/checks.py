@@ -13,7 +13,7 @@ _GIB = 2**30
 # AdamW is foreach. The third fills 8 GPUs to the byte; the fourth is the lesson's 70B.
 _ROOM = tuple(
     (parameters, own * _GIB, 80 * _GIB, foreach)
-    for parameters, own in ((13e9, 30), (85e9, 40), (20 * _GIB, 40), (70.55e9, 14), (405e9, 10))
+    for parameters, own in ((100e9, 60), (85e9, 40), (20 * _GIB, 40), (70.55e9, 14), (405e9, 10))
     for foreach in (True, False)
 )
 _FULL = ((7e9, 90 * _GIB, 80 * _GIB, True), (7e9, 80 * _GIB, 80 * _GIB, False))  # nothing is left for shards

@@ -20,7 +20,7 @@ def _packed(answer: Any) -> bytes:
         raise NotRight("A function that stands by itself is asked for: `def train(model, optimizer, batches):`.")
     if "DistributedDataParallel" in answer.__code__.co_names:
         raise NotRight("That is DDP itself. Write what it does: a loop over the weights, with `dist`.")
-    return marshal.dumps((answer.__code__, answer.__defaults__))
+    return marshal.dumps((answer.__code__, answer.__defaults__, answer.__kwdefaults__))
 
 
 @exercise

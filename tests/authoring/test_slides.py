@@ -126,8 +126,8 @@ def test_formulas_are_found(tmp_path: Path):
 
 
 def test_slides_are_written_with_all_that_they_need(tmp_path: Path):
-    assert command.main(["slides", "ddp", "--output", str(tmp_path)]) == 0
-    page = BeautifulSoup((tmp_path / f"{file_name('ddp')}.html").read_text(encoding="utf-8"), "html.parser")
+    assert command.main(["slides", "fsdp", "--output", str(tmp_path)]) == 0
+    page = BeautifulSoup((tmp_path / f"{file_name('fsdp')}.html").read_text(encoding="utf-8"), "html.parser")
     wanted = [each.get("src") or each.get("href") for each in page.select("script[src], link[href], img[src]")]
     files = [address for address in wanted if not address.startswith("data:")]
     assert files

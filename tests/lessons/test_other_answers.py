@@ -9,9 +9,11 @@ import pytest
 import torch
 from torch import nn
 
+from course_utils.lessons.fsdp.checks import check_steps_the_model
 from course_utils.lessons.measuring.checks import check_timer
 from course_utils.lessons.mixed_precision.checks import check_scaled_step
 from course_utils.lessons.on_device_tensors.checks import check_mix
+from tests.lessons.wrong_answers.fsdp import only_each_layers_first, only_outer_groups, only_weights
 from tests.lessons.wrong_answers.measuring import one_block, timer
 from tests.lessons.wrong_answers.on_device_tensors import mixing
 
@@ -82,6 +84,9 @@ def test_other_right_answers_are_right(check: Any, answer: Any) -> None:
         (check_mix, mixing(first=lambda kept: kept.copy_(torch.ones(len(kept)))), "moved", ""),
         (check_mix, mixing(weights=lambda n, share, device: torch.full((n,), share).pin_memory()), "moved", ""),
         (check_mix, lambda images, share: images[images > 0], None, ""),
+        (check_steps_the_model, only_weights, "first_group", ""),
+        (check_steps_the_model, only_each_layers_first, "first_group", ""),
+        (check_steps_the_model, only_outer_groups, "first_group", ""),
         (check_scaled_step, step(returns=False), None, "did you forget `return`?"),
         (check_scaled_step, step(returns=False, update=False), "no_update", ""),
         (check_scaled_step, step(backward=False), None, "Nobody calls backward()"),

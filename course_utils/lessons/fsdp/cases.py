@@ -24,7 +24,7 @@ from course_utils.records.kinds.table import Table
 
 KINDS = ("weights", "gradients", "optimizer state")
 PARTS = ("weights", "gradients", "optimizer", "gathered", "activations")
-GPUS = ("shards", "activations", "logits", "not used")
+GPUS = ("shards", "gathered", "activations", "logits", "not used")
 STRATEGIES = ("DDP", "ZeRO-1", "FSDP no reshard", "FSDP", "FSDP root only")
 _UNITS = {"off by": "relative", "of the weights": "ratio", "they are": "percent", "calls": "count"}  # else bytes
 Rows = list[dict[str, Any]]
@@ -105,7 +105,7 @@ class _Asked(RankMemory):
         super()._set_size(storage, size_bytes)
 
 
-_AGAIN: dict[str, dict[str, Any] | None] = {"nothing": None, "selective": {"context_fn": selective}, "each block": {}}
+_AGAIN: dict[str, dict[str, Any]] = {"nothing": {}, "selective": {"context_fn": selective}, "each block": {}}
 
 
 def per_token() -> Rows:
@@ -126,8 +126,7 @@ def _kept_by_a_block(way: str, device: str = "cpu") -> int:
         torch.set_default_dtype(torch.bfloat16)  # fake parameters cannot be converted
         block = LlamaBlock(_WIDTH, _HEADS, _HEADS // 4, _HIDDEN)
         torch.set_default_dtype(torch.float32)
-        if (options := _AGAIN[way]) is not None:
-            recompute([block], **options)
+        recompute(() if way == "nothing" else [block], **_AGAIN[way])
         turns = rotary_turns(_LENGTH, _WIDTH // _HEADS)
         x = torch.randn(1, _LENGTH, _WIDTH, dtype=torch.bfloat16, requires_grad=True)
         with memory if fake else nullcontext(), memory.step(block):
@@ -140,16 +139,17 @@ def of_8_and_128() -> Rows:
     """What a GPU holds at once when Llama 3.1 8B trains as torchtitan does, and what the allocator reserves for it."""
     rows, activations = [], _TIMES * _kept_by_a_block("selective")
     for gpus, read in ((8, 82.4), (128, 67.0)):  # GiB: the published row torchtitan_llama3_fsdp
-        memory = _one_of(gpus)
+        memory = one_of(gpus)
         at_peak = memory.last_step.at_peak
         at_once, reserved = sum(at_peak.values()), simulate_allocator(memory.events).peak_reserved_bytes
         row = {"a GPU of": f"{gpus} GPUs", "at once": at_once, "reserved": reserved, "read": round(read * 2**30)}
-        row |= {"shards": at_once - at_peak["activations"], "activations": activations}
+        row |= {"shards": at_once - at_peak["activations"] - at_peak["gathered"], "gathered": at_peak["gathered"]}
+        row["activations"] = activations
         rows.append(row | {"logits": at_peak["activations"] - activations, "not used": reserved - at_once})
     return rows
 
 
-def _one_of(gpus: int) -> _Asked:
+def one_of(gpus: int, way: str = "selective") -> _Asked:
     """Two steps of one rank, on fake tensors and without the others: torchtitan's options at commit 9dec370."""
     memory = _Asked()
     dist.init_process_group("fake", rank=0, world_size=gpus, store=FakeStore())
@@ -158,10 +158,10 @@ def _one_of(gpus: int) -> _Asked:
         policy = MixedPrecisionPolicy(torch.bfloat16, reduce_dtype=torch.float32)
         with FakeTensorMode():
             model = Llama(_VOCABULARY, _LENGTH, _WIDTH, _BLOCKS, _HEADS, _HEADS // 4, _HIDDEN)
-            recompute(model.blocks, context_fn=selective)
+            recompute(() if way == "nothing" else model.blocks, **_AGAIN[way])
             for block in model.blocks:
                 fully_shard(block, mesh=mesh, mp_policy=policy, reshard_after_forward=block is not model.blocks[-1])
-            fully_shard(model, mesh=mesh, mp_policy=policy, reshard_after_forward=True)
+            fully_shard(model, mesh=mesh, mp_policy=policy)
             # Plain tensors: with DTensors the optimizer tries its operations in full size.
             weights = list(model.parameters())
             shards = [torch.nn.Parameter(weight.to_local().detach()) for weight in weights]

@@ -12,14 +12,13 @@ from course_utils.lessons.answers import NotRight, ask, exercise, truth
 
 
 def _layers() -> nn.ModuleDict:
-    return nn.ModuleDict({"first": nn.Linear(3, 3), "second": nn.Linear(3, 3)})
+    return nn.ModuleDict({name: nn.Linear(3, 3) for name in ("first", "second", "third")})
 
 
-def _rewrap(*layers: nn.Module) -> None:
+def _rewrap(layer: nn.Module, *keys: str) -> None:
     """Replace parameters by new ones of the same values."""
-    for layer in layers:
-        for key, weight in list(layer.named_parameters()):
-            setattr(layer, key, nn.Parameter(weight.detach().clone()))
+    for key in keys:
+        setattr(layer, key, nn.Parameter(getattr(layer, key).detach().clone()))
 
 
 def _situations() -> Iterator[tuple[str, nn.Module, Optimizer, bool]]:
@@ -28,20 +27,22 @@ def _situations() -> Iterator[tuple[str, nn.Module, Optimizer, bool]]:
     yield "built after wrapping", model, SGD(model.parameters(), lr=0.1), True
     model = _layers()
     optimizer = SGD(model.parameters(), lr=0.1)
-    _rewrap(*model.values())
+    for layer in model.values():
+        _rewrap(layer, "weight", "bias")
     yield "built before wrapping", model, optimizer, False
     model = _layers()
-    groups = [{"params": layer.parameters(), "lr": lr} for layer, lr in zip(model.values(), (0.1, 0.01), strict=True)]
-    yield "with two groups, built after wrapping", model, SGD(groups, lr=0.1), True
+    groups = [{"params": layer.parameters()} for layer in model.values()]
+    yield "with three groups, built after wrapping", model, SGD(groups, lr=0.1), True
     model = _layers()
     optimizer = SGD([{"params": layer.parameters()} for layer in model.values()], lr=0.1)
-    _rewrap(model["second"])
-    yield "with one stale group of two", model, optimizer, False
+    _rewrap(model["second"], "bias")
+    yield "with one stale bias, in the second group of three", model, optimizer, False
     model = _layers()
     model["second"].requires_grad_(False)
-    yield "of the layers that are trained, others being frozen", model, SGD(model["first"].parameters(), lr=0.1), True
+    trained = [*model["first"].parameters(), *model["third"].parameters()]
+    yield "of the layers that are trained, another being frozen", model, SGD(trained, lr=0.1), True
     model = _layers()
-    yield "of one layer, where both are trained", model, SGD(model["first"].parameters(), lr=0.1), False
+    yield "of one layer, where all are trained", model, SGD(model["first"].parameters(), lr=0.1), False
     model = _layers()
     model["second"].requires_grad_(False)
     yield "of all parameters, where one layer is frozen", model, SGD(model.parameters(), lr=0.1), True

@@ -4,9 +4,9 @@
     python -m benchmarks.gpu_run 04 10 --output OUT          # these lessons alone, then the tests
     python -m benchmarks.gpu_run 04 --size smoke --output rehearsal     # on a CPU, where the tests are skipped
 
-The same command goes on where a run was stopped: lessons whose record in ``OUT/records`` is current, and files of tests
-that passed, are left out. ``cp -r OUT/records/. course_utils/records/`` keeps the records. Where there are no Jupyter
-and no network, bring its wheels: ``pip install --no-index --no-deps --target FOLDER *.whl``, and ``PYTHONPATH=FOLDER``.
+The same command goes on where it was stopped: current records in ``OUT/records``, and tests that passed, are left out.
+``cp -r OUT/records/. course_utils/records/`` keeps the records. Where there are no Jupyter and no network, bring its
+wheels: ``pip install --no-index --no-deps --target FOLDER *.whl``, and ``PYTHONPATH=FOLDER``.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ from course_utils.records.kinds.environment import Environment
 from course_utils.records.lessons import Lesson, find_lesson, find_lessons
 
 ROOT = Path(__file__).resolve().parents[1]
-OUTPUT = ROOT / "benchmarks" / "results" / "gpu"  # ignored by git
-TESTS = ROOT / "tests" / "gpu"
+OUTPUT, TESTS = ROOT / "benchmarks" / "results" / "gpu", ROOT / "tests" / "gpu"  # OUTPUT is ignored by git
 CELL_LIMIT_S = 240
 # Lent time may end at any moment: what lessons lead with, or say is prepared, comes first, by what it decides.
 FIRST = ("flash_attention", "torch_compile", "launch_bound", "on_device_tensors", "host_device_syncs", "data_loading")

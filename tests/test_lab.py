@@ -224,12 +224,10 @@ LINKS = (
     # from here, this link, leads to this document, and there to a heading that begins so
     (f"{LAST}.ipynb", f"#{LAST[:2]}-in-your-own-program", f"{LAST}.ipynb", "In your own program"),
     (OPENED, f"{DDP}.ipynb", f"{DDP}.ipynb", f"{DDP[:2]} · "),
-    # The lesson behind this one has such a section, too.
-    (f"{DDP}.ipynb", f"#{DDP[:2]}-in-your-own-program", f"{DDP}.ipynb", "In your own program"),
-    (OPENED, "book/claims.md#t17", "book/claims.md", "Under FSDP, the optimizer"),
+    (OPENED, "book/claims.md#t17", "book/claims.md", "Under FSDP, build the optimizer"),
     (OPENED, "book/glossary.md#fsdp", "book/glossary.md", "FSDP"),
     (OPENED, "scripts/fsdp_train.py", "scripts/fsdp_train.py", ""),
-    ("book/claims.md", "book/reference/fsdp.md#t17", "book/reference/fsdp.md", "Under FSDP, the optimizer"),
+    ("book/claims.md", "book/reference/fsdp.md#t17", "book/reference/fsdp.md", "Under FSDP, build the optimizer"),
     ("book/reference/fsdp.md", OPENED, OPENED, ""),
     ("book/glossary.md", "book/how_we_measure.md#from-an-interval-to-a-verdict", "book/how_we_measure.md", "From an"),
     (f"{OWN}.ipynb", "book/own_program.md", "book/own_program.md", "Your own program"),

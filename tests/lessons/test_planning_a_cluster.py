@@ -44,18 +44,21 @@ def test_an_mfu_is_what_llm_foundry_counts() -> None:
         assert 100 * operations * rate / 989.5e12 == pytest.approx(mfu, abs=0.05)
 
 
-def pasted(step_of: Callable[..., Any], width: int, tokens: int, foreach: bool = True) -> None:
+_OUTSIDE = torch.zeros(1)  # made outside of `build`
+
+
+def pasted(step_of: Callable[..., Any], width: int, tokens: int, foreach: bool = True, own: int = 1) -> None:
     texts = [cell["source"] for cell in read_notebook(find_lesson("planning_a_cluster").path)["cells"]]
     exec(next(text for text in texts if "def show_peak" in text), lesson := {})
 
     def build(mesh: Any) -> tuple[Any, ...]:
         model = nn.Sequential(*(nn.Linear(width, width, bias=False) for _ in range(17)))
-        for part in (*model[:16], model):  # the root has a weight of its own
+        for part in (*model[: 17 - own], model):  # the root's own weights: one, or none
             fully_shard(part, mesh=mesh)
         optimizer = torch.optim.AdamW(model.parameters(), foreach=foreach, fused=not foreach)
 
         def step() -> None:
-            step_of(lambda: model(torch.empty(tokens, width)).sum())
+            step_of(lambda: model(torch.empty(tokens, width)).exp().exp().exp().sum())
             optimizer.step()
             optimizer.zero_grad()
 
@@ -64,14 +67,19 @@ def pasted(step_of: Callable[..., Any], width: int, tokens: int, foreach: bool =
     lesson["show_peak"](build, 2)
 
 
-@pytest.mark.parametrize(("tokens", "foreach", "in_step"), [(8, True, True), (8, False, False), (400_000, True, False)])
+@pytest.mark.parametrize(
+    ("tokens", "foreach", "own", "in_step"),
+    [(8, True, 1, True), (8, False, 1, False), (400_000, True, 1, False), (400_000, True, 0, False)],
+)
 def test_the_cell_to_paste_says_the_moment_and_the_parts(
-    capsys: Any, tokens: int, foreach: bool, in_step: bool
+    capsys: Any, tokens: int, foreach: bool, own: int, in_step: bool
 ) -> None:
-    pasted(lambda loss: loss().backward(), 16384, tokens, foreach)
+    pasted(lambda loss: loss().backward(), 16384, tokens, foreach, own)
     lines = (line.split(":") for line in capsys.readouterr().out.splitlines())
     size = {name.strip(): float(value.split()[0]) for name, value in lines if "Gi" in value}
-    assert (size["Unsharded Param"] == 0) is in_step
+    assert (size["OptState"] == pytest.approx(3 * size["Sharded Param"], rel=0.01)) is in_step
+    if not own:  # the peak is the loss's, in the backward pass, and nothing is gathered
+        assert size["Unsharded Param"] == 0
     weights = 17 * 16384**2 / 2**30
     if in_step:  # 16 bytes a parameter on two ranks, and foreach's temporary: 4
         assert size["Total"] == pytest.approx(20 * weights / 2, rel=0.001)
@@ -83,11 +91,14 @@ def test_the_cell_to_paste_says_the_moment_and_the_parts(
     [
         (lambda loss: loss().item(), "aten._local_scalar_dense.default"),
         (lambda loss: [loss().backward() for _ in range(2)], "does not support memory tracking for multiple"),
+        (lambda loss: (loss() + _OUTSIDE).backward(), "Please convert all Tensors to FakeTensors"),
     ],
 )
-def test_the_cell_to_paste_takes_one_forward_pass_and_no_value(step: Callable[..., Any], message: str) -> None:
+def test_the_cell_to_paste_takes_one_forward_pass_no_value_and_no_real_tensor(
+    step: Callable[..., Any], message: str
+) -> None:
     try:
-        with pytest.raises((DataDependentOutputException, NotImplementedError), match=message):
+        with pytest.raises((DataDependentOutputException, NotImplementedError, AssertionError), match=message):
             pasted(step, 64, 8)
     finally:
         dist.destroy_process_group()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import torch
@@ -40,19 +40,22 @@ def _row(label: str, point: ClusterPoint) -> dict[str, Any]:
 
 
 def by_ranks() -> list[dict[str, Any]]:
-    """The 7B's peak on 8, 64 and 1,024 GPUs, with nothing and with each block recomputed."""
+    """The 7B's peak on 8, 64 and 1,024 GPUs, with nothing and with each block recomputed; and with more sequences."""
     asked = [
         point
         for again in (False, True)
         for point in settings_of(LLAMA_7B, ranks=_OF_7B, strategies="fsdp", checkpointing=again)
     ]
-    words = (f"{p['ranks']:,}{', recomputed' if p['checkpointing'] else ''}" for p in asked)
+    asked += settings_of(LLAMA_7B, ranks=_OF_7B[-1], strategies="fsdp", batch=8)
+    more = {(1, False): "", (1, True): ", recomputed", (8, False): ", 8 sequences"}
+    words = (f"{p['ranks']:,}{more[p['batch'], p['checkpointing']]}" for p in asked)
     return [_row(label, point) for label, point in zip(words, simulate_points(asked), strict=True)]
 
 
 def bars(plan: Table) -> Any:
-    """Draw what a GPU holds at its peak, by part."""
-    figure = plan.plot(PARTS, stacked=True)
+    """Draw what a GPU holds at its peak, by part; more sequences would squeeze the other bars."""
+    drawn = tuple(row for row in plan.rows if "sequences" not in row[0])
+    figure = replace(plan, rows=drawn).plot(PARTS, stacked=True)
     title = "Llama 7B: what each GPU holds at its peak, by the number of GPUs"
     figure.texts[0].set_text(title)
     figure.alt = f"{title}. {figure.alt}"

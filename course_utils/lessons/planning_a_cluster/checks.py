@@ -12,17 +12,25 @@ _GIB = 2**30
 # Parameters, bytes that a GPU needs besides its shards until the backward pass ends, bytes of its memory, and whether
 # AdamW is foreach. The third fills 8 GPUs to the byte; the fourth is the lesson's 70B.
 _ROOM = tuple(
-    (parameters, own * _GIB, 80 * _GIB, foreach)
-    for parameters, own in ((100e9, 60), (85e9, 40), (20 * _GIB, 40), (70.55e9, 14), (405e9, 10))
+    (parameters, own * _GIB, memory * _GIB, foreach)
+    for parameters, own, memory in zip(
+        (100e9, 85e9, 20 * _GIB, 70.55e9, 405e9), (60, 40, 40, 14, 10), (80, 80, 80, 80, 141), strict=True
+    )
     for foreach in (True, False)
 )
-_FULL = ((7e9, 90 * _GIB, 80 * _GIB, True), (7e9, 80 * _GIB, 80 * _GIB, False))  # nothing is left for shards
+_FULL = ((7e9, 90 * _GIB, 80 * _GIB, True), (7e9, 40 * _GIB, 40 * _GIB, False))  # nothing is left for shards
 
 
 def _gpus(
-    kept: float = 16, temporary: str = "", shared: bool = False, round_: Callable = math.ceil, whole: bool = True
+    kept: float = 16,
+    temporary: str = "",
+    shared: bool = False,
+    round_: Callable = math.ceil,
+    whole: bool = True,
+    card: float | None = None,
 ) -> Callable[..., float]:
     def of(parameters: float, own: float, memory: float, foreach: bool) -> float:
+        memory = card or memory
         in_step = kept + 4 * (foreach or temporary == "always") * (temporary != "never")
         backward = (kept * parameters + own) / memory if shared else kept * parameters / (memory - own)
         step = in_step * parameters / memory
@@ -47,6 +55,7 @@ _WAYS: dict[str | None, Callable[..., float]] = {
     "no_activations": _gpus(temporary="own ignored"),
     "rounds_down": _gpus(round_=math.floor),
     "part_of_a_machine": _gpus(whole=False),
+    "one_card": _gpus(card=80 * _GIB),
 }
 
 

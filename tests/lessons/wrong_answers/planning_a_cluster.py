@@ -37,6 +37,7 @@ WRONG = {
         "no_activations": gpus(ignored=True),
         "rounds_down": gpus(round_=int),
         "part_of_a_machine": gpus(whole=False),
+        "one_card": lambda parameters, own, memory, foreach: gpus()(parameters, own, 80 * 2**30, foreach),
         "never_none": never_none,
     },
 }

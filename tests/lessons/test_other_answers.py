@@ -13,7 +13,7 @@ from course_utils.lessons.fsdp.checks import check_steps_the_model
 from course_utils.lessons.measuring.checks import check_timer
 from course_utils.lessons.mixed_precision.checks import check_scaled_step
 from course_utils.lessons.on_device_tensors.checks import check_mix
-from tests.lessons.wrong_answers.fsdp import only_each_layers_first, only_outer_groups, only_weights
+from tests.lessons.wrong_answers.fsdp import only_as_many, only_each_layers_first, only_outer_groups, only_weights
 from tests.lessons.wrong_answers.measuring import one_block, timer
 from tests.lessons.wrong_answers.on_device_tensors import mixing
 
@@ -87,6 +87,7 @@ def test_other_right_answers_are_right(check: Any, answer: Any) -> None:
         (check_steps_the_model, only_weights, "first_group", ""),
         (check_steps_the_model, only_each_layers_first, "first_group", ""),
         (check_steps_the_model, only_outer_groups, "first_group", ""),
+        (check_steps_the_model, only_as_many, None, "one of two that are trained"),
         (check_scaled_step, step(returns=False), None, "did you forget `return`?"),
         (check_scaled_step, step(returns=False, update=False), "no_update", ""),
         (check_scaled_step, step(backward=False), None, "Nobody calls backward()"),

@@ -29,6 +29,7 @@ def built(seed: int, sharded: bool = True) -> tuple[nn.Module, torch.optim.Optim
     """A small model with a buffer, and an optimizer whose groups are not in the order of the parameters."""
     torch.manual_seed(seed)
     model = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
+    model[1].register_module("unused", nn.Linear(8, 3))  # a head without a gradient
     for layer in (model[0], model[2], model) if sharded else ():
         fully_shard(layer)
     decayed = [weight for weight in model.parameters() if weight.dim() > 1]
@@ -90,7 +91,7 @@ def main() -> None:
     rank, ranks, _ = join_ranks()
     folder = Path(os.environ["CHECKPOINT_FOLDER"])
     model, optimizer = built(0, sharded=False)
-    ddp = DistributedDataParallel(model)
+    ddp = DistributedDataParallel(model, find_unused_parameters=True)
     losses(ddp, optimizer)
     saved = {"model": ddp.state_dict(), "optimizer": optimizer.state_dict()}
     if rank == 0:

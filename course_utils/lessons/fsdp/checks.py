@@ -11,8 +11,8 @@ from torch.optim import SGD, Optimizer
 from course_utils.lessons.answers import NotRight, ask, exercise, truth
 
 
-def _layers() -> nn.ModuleDict:
-    return nn.ModuleDict({name: nn.Linear(3, 3) for name in ("first", "second", "third")})
+def _layers(frozen: str = "") -> nn.ModuleDict:
+    return nn.ModuleDict({it: nn.Linear(3, 3).requires_grad_(it != frozen) for it in ("first", "second", "third")})
 
 
 def _rewrap(layer: nn.Module, *keys: str) -> None:
@@ -37,24 +37,24 @@ def _situations() -> Iterator[tuple[str, nn.Module, Optimizer, bool]]:
     optimizer = SGD([{"params": layer.parameters()} for layer in model.values()], lr=0.1)
     _rewrap(model["second"], "bias")
     yield "with one stale bias, in the second group of three", model, optimizer, False
-    model = _layers()
-    model["second"].requires_grad_(False)
+    model = _layers(frozen="second")
     trained = [*model["first"].parameters(), *model["third"].parameters()]
     yield "of the layers that are trained, another being frozen", model, SGD(trained, lr=0.1), True
+    yield "of all parameters, where one layer is frozen", model, SGD(model.parameters(), lr=0.1), True
     model = _layers()
     yield "of one layer, where all are trained", model, SGD(model["first"].parameters(), lr=0.1), False
-    model = _layers()
-    model["second"].requires_grad_(False)
-    yield "of all parameters, where one layer is frozen", model, SGD(model.parameters(), lr=0.1), True
+    model = _layers(frozen="first")
+    two = [*model["first"].parameters(), *model["second"].parameters()]
+    yield "of a frozen layer and of one of two that are trained", model, SGD(two, lr=0.1), False
 
 
 # By which of these situations, in their order, are taken for the other thing.
 _MISTAKEN = {
     (4,): "frozen",
     (1, 3, 4): "counts",
-    (6,): "frozen_given",
-    (5,): "other_way",
-    (0, 1, 2, 3, 4, 5, 6): "turned_round",
+    (5,): "frozen_given",
+    (6, 7): "other_way",
+    (0, 1, 2, 3, 4, 5, 6, 7): "turned_round",
 }
 
 
@@ -69,7 +69,7 @@ def check_steps_the_model(answer: Any) -> str | None:
         return None
     if key := _MISTAKEN.get(tuple(wrong)):
         return key
-    if set(wrong) <= {2, 3, 5}:
+    if set(wrong) & {2, 3} and set(wrong) <= {2, 3, 6, 7}:
         return "first_group"
     if {1, 3} <= set(wrong):
         return "compares_values"

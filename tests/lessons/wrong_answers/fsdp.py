@@ -39,6 +39,10 @@ def only_outer_groups(model, optimizer):
     return len(trained(model)) <= len(given(optimizer)) and ids(outer) <= ids(model.parameters())
 
 
+def only_as_many(model, optimizer):
+    return len(ids(given(optimizer)) & ids(model.parameters())) >= len(trained(model))
+
+
 WRONG = {
     "check_steps_the_model": {
         "compares_values": compares_values,

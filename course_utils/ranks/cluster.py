@@ -14,9 +14,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from course_utils.ranks.cluster_plan import CLUSTER_PARTS, CheckedPoint, ClusterPlan, ClusterPoint, GPTShape
 from course_utils.records.files import variables_for_children
-from course_utils.records.kinds.cluster_check import CLUSTER_PARTS, CheckedPoint
-from course_utils.records.kinds.cluster_plan import ClusterPlan, ClusterPoint, GPTShape
 from course_utils.records.store import RecordError, package_root
 from course_utils.show.progress import progress
 from course_utils.show.suggestions import did_you_mean

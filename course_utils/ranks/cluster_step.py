@@ -47,8 +47,8 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from course_utils.materials.models import GPT, Llama
+from course_utils.ranks.cluster_plan import CLUSTER_PARTS
 from course_utils.ranks.memory import PhaseMemory, RankMemory, StepMemory
-from course_utils.records.kinds.cluster_check import CLUSTER_PARTS
 
 # Depths whose line is followed, and how many blocks at either end have phases of their own.
 _FEW, _MORE, _ENDS = 3, 4, 1

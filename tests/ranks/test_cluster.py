@@ -19,10 +19,9 @@ from torch import nn
 from course_utils.materials.models import GPT, Llama
 from course_utils.ranks import cluster
 from course_utils.ranks.cluster import ClusterError, settings_of, simulate_cluster, stored_check
+from course_utils.ranks.cluster_plan import CLUSTER_PARTS, ClusterPlan, GPTShape
 from course_utils.ranks.launch import run_ranks
 from course_utils.ranks.memory import RankMemory
-from course_utils.records.kinds.cluster_check import CLUSTER_PARTS
-from course_utils.records.kinds.cluster_plan import ClusterPlan, GPTShape
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = GPTShape(width=64, layers=2, heads=2, vocabulary=128, context=32)
@@ -165,7 +164,7 @@ def test_a_line_through_two_depths_leads_to_a_whole_model() -> None:
 def test_seven_billion_parameters_on_1024_ranks_take_little_memory() -> None:
     code = (
         "import resource; from course_utils.ranks.cluster import simulate_cluster;"
-        "from course_utils.records.kinds.cluster_plan import GPTShape;"
+        "from course_utils.ranks.cluster_plan import GPTShape;"
         "simulate_cluster(GPTShape(4096, 32, 32, 32000, 2048), ranks=1024, strategies='fsdp');"
         "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)"
     )
@@ -264,7 +263,7 @@ def test_a_simulation_that_ends_early_says_why(tmp_path: Path, monkeypatch: pyte
 
 _INTERRUPTED = """
 from course_utils.ranks.cluster import simulate_cluster
-from course_utils.records.kinds.cluster_plan import GPTShape
+from course_utils.ranks.cluster_plan import GPTShape
 print("started", flush=True)
 simulate_cluster(GPTShape(4096, 200, 32, 32000, 2048), ranks=[8])
 """

@@ -14,7 +14,7 @@ from course_utils.materials.step_memory import worked_out
 from course_utils.measure.devices import device_under_test
 from course_utils.measure.machine import course_size
 from course_utils.ranks.cluster import settings_of, simulate_points, stored_check
-from course_utils.records.kinds.cluster_plan import ClusterPoint, GPTShape
+from course_utils.ranks.cluster_plan import ClusterPoint, GPTShape
 from course_utils.records.kinds.table import Table
 
 GIB = 2**30

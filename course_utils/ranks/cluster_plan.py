@@ -1,4 +1,4 @@
-"""What each rank of a simulated cluster holds."""
+"""What each rank of a simulated cluster holds, and one step of real ranks beside it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+# The last one is all that is none of the others.
+CLUSTER_PARTS = ("weights", "gradients", "optimizer", "gathered", "activations")
 
 
 @dataclass(frozen=True)
@@ -77,3 +80,21 @@ class ClusterPlan:
     def __getitem__(self, key: tuple[str, int]) -> ClusterPoint:
         """``plan["fsdp", 64]`` is one point."""
         return next(point for point in self.points if (point.strategy, point.ranks) == key)
+
+
+@dataclass(frozen=True)
+class CheckedPoint:
+    """What was measured on real ranks, and what the simulation says of the same step."""
+
+    strategy: str  # how the model was spread over the ranks
+    ranks: int  # how many there were
+    parameters: int  # of the model
+    setting: str  # the step's settings, in words
+    measured: Mapping[str, int]  # bytes of one rank, by part and for the ``peak``
+    simulated: Mapping[str, int]  # the same from the simulation
+
+    @property
+    def deviation(self) -> float:
+        """The largest relative deviation. A part of under 1% of what is largest counts as if it had 1%."""
+        floor = 0.01 * max(self.measured.values())
+        return max(abs(self.simulated[part] - size) / max(size, floor) for part, size in self.measured.items())

@@ -62,5 +62,5 @@ def _failed_run(program: str, happens: str) -> dict[str, object]:
 
 def _innermost_frame(log: str) -> str:
     _, _, stacks = log.partition("(most recent call first):")
-    frame = re.search(r'^  File "(?:[^"]*/)?([^"/]+)", line (\d+) in (\S+)$', stacks, re.MULTILINE)
-    return f"{frame[3]}, {frame[1]}:{frame[2]}" if frame else "gone"
+    frame = re.search(r'^  File ".*", line \d+ in (\S+)$', stacks, re.MULTILINE)
+    return frame[1] if frame else "gone"

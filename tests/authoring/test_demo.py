@@ -57,7 +57,7 @@ def test_each_measurement_finds_its_names_when_the_kernel_has_started(tmp_path: 
     missing = undefined_names(tmp_path, files).splitlines()
     # Of the live cells: a function that is set up may use what another cell of the path defines.
     missing = {name.partition("-")[0] for name, cell in live.items() for line in missing if f"{name}{cell}" in line}
-    assert missing == {file_name("initialization")}, "the one of which book/instructors.md says so"
+    assert missing == set()
 
 
 @each_lesson

@@ -1,9 +1,10 @@
-"""`initialization`: the start to paste, the signal to paste, and what the steps to a target come to."""
+"""`initialization`: the start and the check to paste, and what the steps to a target come to."""
 
 from __future__ import annotations
 
+import contextlib
+import io
 import math
-from functools import partial
 from typing import Any
 
 import pytest
@@ -15,108 +16,61 @@ from course_utils.records.lessons import find_lesson
 from course_utils.records.notebook_files import read_notebook
 
 CELLS = {cell["id"]: cell["source"] for cell in read_notebook(find_lesson("initialization").path)["cells"]}
-SCOPE: dict[str, Any] = {}
-for name in ("technique", "signal"):
-    exec(CELLS[name], SCOPE)
-init_like_gpt2, signal_by_layer = SCOPE["init_like_gpt2"], SCOPE["signal_by_layer"]
+ENDS = ("projection.weight", "mlp.2.weight")
 
 
-def test_gpt2s_start_scales_what_writes_into_the_stream_and_nothing_else():
-    model = cases.small_gpt()
-    init_like_gpt2(model, blocks=2, std=0.5)
-    for name, weight in model.named_parameters():
-        if weight.ndim > 1:
-            ends = name.endswith(("projection.weight", "mlp.2.weight"))
-            assert weight.std().item() == pytest.approx(0.25 if ends else 0.5, rel=0.1), name
+@pytest.fixture(scope="module")
+def lesson() -> dict[str, Any]:
+    scope: dict[str, Any] = {"math": math}
+    for name in ("technique", "signal", "init-06"):
+        with contextlib.redirect_stdout(io.StringIO()):
+            exec(CELLS[name], scope)
+    return scope
 
 
-def test_gpt2s_start_says_when_it_finds_no_matrix_to_scale_before_it_changes_one():
-    model = cases.small_gpt()
-    before = model.blocks[0].qkv.weight.detach().clone()
-    with pytest.raises(AssertionError, match="0 matrices found"):
-        init_like_gpt2(model, blocks=2, into_stream=("c_proj.weight",))
-    assert torch.equal(model.blocks[0].qkv.weight, before)
+def test_the_start_to_paste_scales_what_writes_into_the_stream_as_the_lessons_own_does(lesson):
+    pasted = cases.new_gpt(lambda model: lesson["init_like_gpt2"](model, 2, ENDS))
+    for model in (pasted, cases.new_gpt(lesson["gpt2s"])):
+        for name, weight in model.named_parameters():
+            if weight.ndim > 1:
+                assert weight.std().item() == pytest.approx(0.01 if name.endswith(ENDS) else 0.02, rel=0.1), name
 
 
-def test_the_target_is_one_that_counting_letters_does_not_reach():
-    assert cases.letter_frequencies() > cases.TARGET + 0.2
+def test_the_start_to_paste_says_when_it_finds_no_matrix_to_scale(lesson):
+    with pytest.raises(AssertionError, match="0: print named_parameters"):
+        lesson["init_like_gpt2"](cases.new_gpt(cases.pytorch_defaults), 2, ("c_proj.weight",))
 
 
-def test_embeddings_are_drawn_anew_and_nothing_else():
-    model = cases.small_gpt()
-    cases.with_embeddings(model, partial(init_like_gpt2, blocks=2), std=1.0)
-    assert model.token_embedding.weight.std().item() == pytest.approx(1, rel=0.1)
-    assert model.blocks[0].qkv.weight.std().item() == pytest.approx(0.02, rel=0.1)
+@pytest.mark.parametrize(("tied", "size"), [(True, 1), (False, (3 * 32) ** -0.5)])
+def test_the_defaults_of_a_tied_head_are_those_of_the_embedding(tied, size):
+    model = cases.new_gpt(cases.pytorch_defaults, tied)
+    assert (model.head.weight is model.token_embedding.weight) == tied
+    assert model.head.weight.std().item() == pytest.approx(size, rel=0.1)
 
 
-def test_defaults_of_a_tied_output_layer_are_those_of_the_embedding():
-    model = cases.small_gpt()
-    cases.pytorch_defaults(model)
-    assert model.head.weight is model.token_embedding.weight
-    assert model.head.weight.std().item() == pytest.approx(1, rel=0.1)
-    assert cases.loss_held_out(model) > 2 * math.log(cases.VOCABULARY)
+def test_positions_of_size_one_begin_at_the_right_loss_are_seen_as_blind_and_learn_no_more_than_to_count(lesson):
+    def blind(model: nn.Module) -> None:
+        lesson["size_1"](model, "position_embedding")
+
+    share = lesson["input_share"](cases.new_gpt(blind), torch.randint(256, (8, 32)))
+    assert share["token_embedding"] > 0.5 > 0.05 > share["blocks.0"]
+    losses = cases.losses_of((blind, True, 0.003), seed=0)
+    assert losses[0] == pytest.approx(math.log(256), rel=0.01)
+    assert losses[-1] > cases.SMALL.frequencies() - 0.05
+    assert cases.SMALL.frequencies() > cases.TARGET + 0.2
 
 
-def test_positions_of_size_one_begin_at_the_right_loss_and_learn_little_more_than_to_count():
-    torch.manual_seed(0)
-    model = cases.small_gpt()
-    init_like_gpt2(model, blocks=2)
-    nn.init.normal_(model.position_embedding.weight)
-    assert cases.loss_held_out(model) == pytest.approx(math.log(cases.VOCABULARY), rel=0.01)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.003, fused=True)
-    for tokens, targets in cases.batches(0, 60):  # seed 0 needs fewer from GPT-2's own start
-        optimizer.zero_grad()
-        cases.loss_of(model, tokens, targets).backward()
-        optimizer.step()
-    assert cases.loss_held_out(model) == pytest.approx(cases.letter_frequencies(), abs=0.25)
-
-
-def test_the_signal_to_paste_agrees_with_the_experiments_and_leaves_no_hook():
-    model = cases.deep_network(partial(cases.all_normal, std=0.01))
-    images = cases.digits()[0][:256]
-    spreads = list(signal_by_layer(model, images).values())[1:-1:2]  # after each ReLU
-    assert spreads == pytest.approx(cases.spread_by_layer(model))
-    assert not any(layer._forward_hooks for layer in model)
-
-
-def test_the_signal_to_paste_sees_inside_a_transformer_in_eval_and_its_stream():
+def test_the_check_to_paste_sees_inside_a_transformer_and_leaves_no_hook(lesson):
     layer = nn.TransformerEncoderLayer(16, 2, dim_feedforward=32, batch_first=True)
-    model = nn.TransformerEncoder(layer, 2).eval()
-    seen = signal_by_layer(model, torch.randn(4, 5, 16))
-    assert {"layers.0", "layers.1", "layers.1.linear2", "layers.0.self_attn"} <= set(seen)
-    with pytest.raises(AssertionError, match="no layer"):
-        signal_by_layer(nn.Flatten(0), torch.randn(4, 2))
-
-
-def test_an_open_forget_gate_has_a_bias_of_one_in_total():
-    model = cases.small_lstm()
-    cases.orthogonal_and_open(model)
-    total = (model.rnn.bias_ih_l0 + model.rnn.bias_hh_l0).view(4, -1)
-    assert torch.equal(total[1], torch.ones(32))
-    first = model.rnn.weight_hh_l0[:32]
-    torch.testing.assert_close(first @ first.T, torch.eye(32), atol=1e-5, rtol=0)
+    model, before = nn.TransformerEncoder(layer, 2), len(torch.nn.modules.module._global_forward_hooks)
+    seen = lesson["input_share"](model, torch.randn(4, 5, 16))
+    assert {"layers.0", "layers.1", "layers.1.linear2", "output"} <= set(seen)
+    assert len(torch.nn.modules.module._global_forward_hooks) == before
 
 
 def test_runs_that_do_not_reach_the_target_count_as_longer_than_all_others():
-    needs = [20, 30, None, None]
-    rows = [{"seed": str(at), "GPT-2's, one rate": 10, "std 1, one rate": need} for at, need in enumerate(needs)]
-    own, other = cases.summary(rows)
-    assert (own["times the steps"], own["reached"]) == (1, "4 of 4")
-    assert (other["steps to the target"], other["reached"]) == (math.inf, "2 of 4")
-    rows[2]["std 1, one rate"] = 40
-    assert cases.summary(rows)[1]["times the steps"] == 3.5
-
-
-def test_zeros_at_the_ends_of_blocks_learn_and_zeros_in_whole_blocks_stay():
-    def zero(model: nn.Module, ends: tuple[str, ...]) -> None:
-        init_like_gpt2(model, blocks=2)
-        for name, weight in model.named_parameters():
-            if name.endswith(ends) and "norm" not in name:
-                nn.init.zeros_(weight)
-
-    ends = ("projection.weight", "mlp.2.weight")
-    learning = cases.still_zero(partial(zero, ends=ends), steps=3)
-    stuck = cases.still_zero(partial(zero, ends=(*ends, "qkv.weight", "mlp.0.weight")), steps=3)
-    assert learning["out of the blocks"] == 0
-    assert stuck["out of the blocks"] == 2 * (32 * 32 + 4 * 32 * 32)
-    assert stuck["embeddings"] == 0
+    start = [[5.0, 3.0, 2.7]] * 4
+    runs = {"start": start, "other": [[5.0, 3.0, 2.9, 2.6], [5.0, 2.7], [5.0, 3.0], [5.0, 3.0]]}
+    assert cases.steps_to_target(runs["other"]) == [15, 5, math.inf, math.inf]
+    assert [row["reached 2.8"] for row in cases.race(runs)] == ["4 of 4", "2 of 4"]
+    assert [row["times the steps"] for row in cases.times_the_first(runs)] == [1, math.inf]

@@ -44,14 +44,11 @@ def test_a_picture_stands_in_a_page_as_an_image_that_holds_everything():
 
 @pytest.mark.parametrize(
     ("lesson", "function", "experiment"),
-    [
-        ("activation_checkpointing", "memory_against_time", "trade"),
-        ("initialization", "seeds_to_target", "seeds"),
-    ],
+    [("activation_checkpointing.drawings", "memory_against_time", "trade"), ("initialization.pictures", "losses", "losses")],
 )
 def test_a_drawing_of_a_measurement_is_readable_and_described(lesson: str, function: str, experiment: str):
-    module = importlib.import_module(f"course_utils.lessons.{lesson}.drawings")
-    fig = getattr(module, function)(recorded(f"{lesson}/{experiment}"))
+    module = importlib.import_module(f"course_utils.lessons.{lesson}")
+    fig = getattr(module, function)(recorded(f"{lesson.partition('.')[0]}/{experiment}"))
     assert fig.get_size_inches()[0] == WIDTH_IN
     assert problems_of_texts(fig) == []
     assert len(fig.alt) > 100

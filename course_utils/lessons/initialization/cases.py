@@ -1,49 +1,80 @@
-"""What the lesson trains from several starts: a small GPT on real text, a deep network on digits, and an LSTM."""
+"""What the lesson trains from several starts: a small GPT on bytes of source code, a larger one on its words."""
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import math
+import re
 import statistics
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional
 
-from course_utils.materials.digits import load_digits_split
-from course_utils.materials.models import GPT, MLP, LSTMLanguageModel
+from course_utils.materials.models import GPT
 from course_utils.materials.text import library_text, text_batches
 from course_utils.measure.machine import course_size
 from course_utils.records.paired import median_interval
 from course_utils.show.progress import progress
 
-CONTEXT = 32
-BATCH = 8
-VOCABULARY = 256
-# Counting letters stays well above it: letter_frequencies().
-TARGET = 2.8
-_HELD_OUT = 2**14
-
-NOTE = "medians of six seeds; low and high: the 95% interval of times the steps"
-
 Start = Callable[[nn.Module], None]
+Way = tuple[Start, bool, float]  # who draws the weights, whether the head is the embedding, the learning rate
+TARGET = 2.8  # counting letters stays well above it
+KNOWS_NOTHING, COUNTS = "knows nothing", "counts tokens"
+AXES = {"x": "step", "y": "loss on other text, nats"}
+
+
+@dataclass(frozen=True)
+class Task:
+    """A GPT and what it trains on."""
+
+    model: Mapping[str, int]
+    text: Callable[[], torch.Tensor]
+    batch: int
+    steps: int
+    every: int  # steps from one look at the text held out to the next
+
+    def held_out(self) -> torch.Tensor:
+        """32 pieces of the end of the text, each with the token that follows: int64 ``[32, context + 1]``."""
+        context = self.model["context"]
+        return self.text()[-(2**14) :].long().unfold(0, context + 1, context)[:32]
+
+    def frequencies(self) -> float:
+        """The loss on the pieces held out of a table that knows how often each token occurs, and nothing else."""
+        counts = torch.bincount(self.text()[: -(2**14)].long(), minlength=self.model["vocabulary"]) + 1.0
+        return -(counts / counts.sum()).log()[self.held_out()[:, 1:]].mean().item()
 
 
 @functools.cache
-def texts() -> tuple[torch.Tensor, torch.Tensor]:
-    """The text to train on and the text held out: uint8, the first and the last part of 256 KiB of source code."""
-    whole = library_text(2**18)
-    return whole[:-_HELD_OUT], whole[-_HELD_OUT:]
+def words(most: int = 50257) -> torch.Tensor:
+    """The words, spaces and signs of Python's own library: int32 ranks by frequency, 0 for those beyond the most."""
+    found = re.findall(rb"\w+| +|\W", library_text(2**22).numpy().tobytes())
+    ranks = {word: rank for rank, (word, _) in enumerate(Counter(found).most_common(most - 1), 1)}
+    return torch.tensor([ranks.get(word, 0) for word in found], dtype=torch.int32)
 
 
-def small_gpt() -> GPT:
-    """Two blocks of width 32, for pieces of 32 bytes; its embedding is its output layer, too."""
-    return GPT(vocabulary=VOCABULARY, context=CONTEXT, width=32, layers=2, heads=4)
+_STEPS = 20 if course_size() == "test" else 200
+SMALL = Task({"vocabulary": 256, "context": 32, "width": 32, "layers": 2}, lambda: library_text(2**18), 8, _STEPS, 5)
+LARGE = Task({"vocabulary": 50257, "context": 256, "width": 768, "layers": 4, "heads": 12}, words, 8, 300, 20)
+
+_DRAWING = threading.Lock()  # a generator of torch's own is one for all threads
+
+
+def new_gpt(start: Start, tied: bool = True, seed: int = 0, task: Task = SMALL) -> GPT:
+    """A GPT whose weights a start has drawn from a seed, also while another thread trains."""
+    with _DRAWING:
+        torch.manual_seed(seed)
+        model = GPT(**task.model)
+        if not tied:
+            model.head.weight = nn.Parameter(torch.empty_like(model.head.weight))
+        start(model)
+    return model
 
 
 def pytorch_defaults(model: nn.Module) -> None:
@@ -56,82 +87,90 @@ def pytorch_defaults(model: nn.Module) -> None:
             module.reset_parameters()
 
 
-def all_normal(model: nn.Module, std: float) -> None:
-    for weight in model.parameters():
-        if weight.ndim > 1:
-            nn.init.normal_(weight, std=std)
-    for module in model.modules():
-        if isinstance(module, nn.Linear) and module.bias is not None:
-            nn.init.zeros_(module.bias)
-
-
-def each_linear(model: nn.Module, fill: Callable[[torch.Tensor], Any]) -> None:
-    """Fill the weight of each linear layer, and set its bias to zero."""
-    for module in model.modules():
-        if isinstance(module, nn.Linear):
-            fill(module.weight)
-            nn.init.zeros_(module.bias)
-
-
-def with_embeddings(model: nn.Module, start: Start, std: float) -> None:
-    """Start a model, then draw its embeddings alone with another standard deviation."""
-    start(model)
-    for module in model.modules():
-        if isinstance(module, nn.Embedding):
-            nn.init.normal_(module.weight, std=std)
-
-
-def small_lstm() -> LSTMLanguageModel:
-    """An LSTM of width 32 over bytes."""
-    return LSTMLanguageModel(vocabulary=VOCABULARY, width=32)
-
-
-@torch.no_grad()
-def orthogonal_and_open(model: LSTMLanguageModel) -> None:
-    """Orthogonal recurrent matrices for each gate, and forget gates whose two biases add up to 1."""
-    pytorch_defaults(model)
-    width = model.rnn.hidden_size
-    for gate in model.rnn.weight_hh_l0.split(width):
-        nn.init.orthogonal_(gate)
-    model.rnn.bias_ih_l0[width : 2 * width] = 1.0
-    model.rnn.bias_hh_l0[width : 2 * width] = 0.0
-
-
-def batches(seed: int, most: int, device: torch.device | str = "cpu") -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """The pieces of text that a seed trains on: the same for each start."""
-    return text_batches(texts()[0], BATCH, CONTEXT, most, seed, device)
-
-
 def loss_of(model: nn.Module, tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """The mean cross-entropy of the next byte, in nats."""
-    return functional.cross_entropy(model(tokens).flatten(0, 1), targets.flatten())
+    """The mean cross-entropy of the next token, in nats; on a GPU in bf16 autocast."""
+    with torch.autocast(tokens.device.type, torch.bfloat16, enabled=tokens.device.type == "cuda"):
+        logits = model(tokens)
+    return functional.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
 
 
-def held_out() -> torch.Tensor:
-    """The first 32 pieces of the text held out, each with the byte that follows: int64 ``[32, CONTEXT + 1]``."""
-    return texts()[1].long().unfold(0, CONTEXT + 1, CONTEXT)[:32]
+def losses_of(way: Way, seed: int, task: Task = SMALL, device: str = "cpu", until: float = 0.0) -> list[float]:
+    """Losses on the text held out, the first before training; a run ends at the first that is below ``until``."""
+    start, tied, rate = way
+    model = new_gpt(start, tied, seed, task).to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate, fused=True)
+    pieces = task.held_out().to(device)
+    look = torch.no_grad()(lambda: loss_of(model, pieces[:, :-1], pieces[:, 1:]).item())
+    losses, text = [look()], task.text()[: -(2**14)]
+    batches = text_batches(text, task.batch, task.model["context"], task.steps, seed, device)
+    for step, (tokens, targets) in enumerate(batches, start=1):
+        optimizer.zero_grad()
+        loss_of(model, tokens, targets).backward()
+        optimizer.step()
+        if step % task.every == 0:
+            losses.append(look())
+            if losses[-1] < until:
+                break
+    return losses
 
 
-@torch.no_grad()
-def loss_held_out(model: nn.Module) -> float:
-    """The loss on the pieces held out, in nats: the same pieces for each start and seed."""
-    pieces = held_out().to(next(model.parameters()).device)
-    return loss_of(model, pieces[:, :-1], pieces[:, 1:]).item()
+def train(ways: Mapping[str, Way], seeds: Sequence[int] = range(6), whole: int = 0) -> dict[str, list[list[float]]]:
+    """Losses of each way with each seed. Runs end at the target; of each way as many as ``whole`` take all steps.
+
+    Two runs go on side by side: steps are counted, not timed.
+    """
+    seeds = seeds[:1] if course_size() == "test" else seeds
+    jobs = [(name, seed, 0.0 if at < whole else TARGET) for at, seed in enumerate(seeds) for name in ways]
+    runs: dict[str, list[list[float]]] = {name: [] for name in ways}
+    with progress("training", expected_s=len(jobs)) as bar, ThreadPoolExecutor(2) as pool:
+        each = pool.map(lambda job: losses_of(ways[job[0]], job[1], until=job[2]), jobs)
+        for (name, *_), losses in zip(jobs, each, strict=True):
+            runs[name].append(losses)
+            bar.advance(1)
+    return runs
 
 
-def letter_frequencies() -> float:
-    """The loss on the pieces held out, in nats, of a table that knows how often each byte occurs, and nothing else."""
-    share = torch.bincount(texts()[0].long(), minlength=VOCABULARY) + 1.0
-    return -(share / share.sum()).log()[held_out()[:, 1:]].mean().item()
+def lines(runs: Mapping[str, Sequence[Sequence[float]]], task: Task = SMALL) -> dict[str, tuple[Sequence[float], ...]]:
+    """For a picture: the loss of each start's first run by step, and what knowing nothing and counting give."""
+    levels = {KNOWS_NOTHING: math.log(task.model["vocabulary"]), COUNTS: task.frequencies()}
+    both = {name: ([0, task.steps], [level, level]) for name, level in levels.items()}
+    return {name: (range(0, task.steps + 1, task.every), each[0]) for name, each in runs.items()} | both
 
 
-def frozen_step(start: Start, device: torch.device | str = "cpu") -> Callable[[], None]:
+def steps_to_target(runs: Sequence[Sequence[float]]) -> list[float]:
+    """Of each run; one that did not get there needs more steps than any that did."""
+    return [next((SMALL.every * at for at, loss in enumerate(run) if loss < TARGET), math.inf) for run in runs]
+
+
+def race(runs: Mapping[str, Sequence[Sequence[float]]]) -> list[dict[str, Any]]:
+    """For each start the first loss, how many runs got to the target, and the median of their steps."""
+    return [
+        {
+            "start": name,
+            "first loss": round(statistics.median(run[0] for run in each), 2),
+            "reached 2.8": f"{sum(map(math.isfinite, steps_to_target(each)))} of {len(each)}",
+            "steps, median": statistics.median(steps_to_target(each)),
+        }
+        for name, each in runs.items()
+    ]
+
+
+def times_the_first(runs: Mapping[str, Sequence[Sequence[float]]]) -> list[dict[str, Any]]:
+    """For each start its median steps, and how many times the first start's they are, seed by seed (95% interval)."""
+    rows, base = [], steps_to_target(next(iter(runs.values())))
+    for name, each in runs.items():
+        steps = steps_to_target(each)
+        ratios = [need / own if math.isfinite(own) else math.nan for need, own in zip(steps, base, strict=True)]
+        low, high = median_interval(ratios, 0.95).ends
+        row = {"start": name, "times the steps": statistics.median(ratios), "low": low, "high": high}
+        rows.append(row | {"steps, median": statistics.median(steps)})
+    return rows
+
+
+def frozen_step(start: Start) -> Callable[[], None]:
     """A whole training step whose weights stay as they started: AdamW computes its update, at a rate of zero."""
-    torch.manual_seed(0)
-    model = small_gpt().to(device)
-    start(model)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.0, weight_decay=0.0, fused=True)
-    tokens, targets = next(batches(0, 1, device))
+    optimizer = torch.optim.AdamW((model := new_gpt(start)).parameters(), lr=0.0, weight_decay=0.0, fused=True)
+    tokens, targets = next(text_batches(SMALL.text(), SMALL.batch, SMALL.model["context"], 1))
 
     def step() -> None:
         optimizer.zero_grad()
@@ -139,150 +178,3 @@ def frozen_step(start: Start, device: torch.device | str = "cpu") -> Callable[[]
         optimizer.step()
 
     return step
-
-
-def best_rate(steps_to_target: Callable[[float, int], int | None], rates: Sequence[float]) -> float:
-    """The learning rate whose slowest run over three seeds, that the lesson does not use, needs the fewest steps."""
-    needs = {rate: [steps_to_target(rate, seed) for seed in (100, 101, 102)] for rate in rates}
-    return min(needs, key=lambda rate: max(math.inf if steps is None else steps for steps in needs[rate]))
-
-
-# A generator of torch's own is one for all threads.
-_DRAWING = threading.Lock()
-
-
-@contextlib.contextmanager
-def seeded(seed: int) -> Iterator[None]:
-    """Draw weights from a seed, also while another thread trains: one thread at a time is in here."""
-    with _DRAWING:
-        torch.manual_seed(seed)
-        yield
-
-
-def train_all(
-    steps_to_target: Callable[[Start, float, int, int], int | None],
-    ways: Mapping[str, tuple[Start, float, int]],
-    seeds: int,
-    expected_s: float,
-) -> list[dict[str, Any]]:
-    """Train in each way with so many seeds: a row for each seed, with the steps of each way (None: not reached).
-
-    Two trainings go on side by side: steps are counted, not timed.
-
-    Args:
-        steps_to_target: trains from a start, at a rate, with a seed and so many steps of warm-up.
-        ways: start, rate and steps of warm-up by name.
-        seeds: how many.
-        expected_s: how long all take, about.
-    """
-
-    def train(job: tuple[str, int]) -> int | None:
-        start, rate, warm_up = ways[job[0]]
-        return steps_to_target(start, rate, job[1], warm_up)
-
-    seeds = 1 if course_size() == "test" else seeds
-    rows: list[dict[str, Any]] = [{"seed": str(seed)} for seed in range(seeds)]
-    jobs = [(label, seed) for seed in range(seeds) for label in ways]
-    with progress("training to the target", expected_s=expected_s) as bar, ThreadPoolExecutor(2) as pool:
-        for (label, seed), steps in zip(jobs, pool.map(train, jobs), strict=True):
-            rows[seed][label] = steps
-            bar.advance(expected_s / len(jobs))
-    return rows
-
-
-def summary(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """For each start and rate the median of its steps over those of GPT-2's, seed by seed, and the median steps.
-
-    A run that did not reach the target needs more steps than any that did: medians and their 95% intervals hold as long
-    as they do not fall on such a run; there they are infinite, which a table shows as nothing.
-    """
-    rows = list(rows)
-    found = []
-    for label in rows[0]:
-        if label == "seed":
-            continue
-        steps = [math.inf if row[label] is None else row[label] for row in rows]
-        ratios = [need / (row["GPT-2's, one rate"] or math.nan) for need, row in zip(steps, rows, strict=True)]
-        low, high = median_interval(ratios, 0.95).ends
-        found.append(
-            {
-                "start": label,
-                "times the steps": statistics.median(ratios),
-                "low": low,
-                "high": high,
-                "reached": f"{sum(map(math.isfinite, steps))} of {len(steps)}",
-                "steps to the target": statistics.median(steps),
-            }
-        )
-    return found
-
-
-# The deep network
-
-
-def deep_network(start: Start, seed: int = 0) -> MLP:
-    """Twenty linear layers of width 64 with ReLU between them, from 64 pixels to ten digits."""
-    torch.manual_seed(seed)
-    model = MLP((*[64] * 20, 10))
-    start(model)
-    return model
-
-
-@functools.cache
-def digits() -> tuple[torch.Tensor, torch.Tensor]:
-    """The training digits: pixels float32 ``[n, 64]``, mean and spread taken out, and labels int64 ``[n]``."""
-    there = load_digits_split()
-    images = there.train_images.flatten(1)
-    return (images - images.mean()) / images.std(), there.train_labels
-
-
-@torch.no_grad()
-def spread_by_layer(model: nn.Sequential) -> list[float]:
-    """After each ReLU, how far 256 digits differ: the standard deviation over the digits, averaged over the units."""
-    hidden, spreads = digits()[0][:256], []
-    for layer in model:
-        hidden = layer(hidden)
-        if isinstance(layer, nn.ReLU):
-            spreads.append(hidden.std(dim=0).mean().item())
-    return spreads
-
-
-def highest_losses(start: Start, rules: Mapping[str, Callable[..., torch.optim.Optimizer]]) -> dict[str, float]:
-    """For each optimizer the higher loss of two seeds after 60 steps, in nats; infinite if one diverged."""
-    seeds = range(1 if course_size() == "test" else 2)
-    losses = {name: [_trained_deep(start, rule, 60, seed) for seed in seeds] for name, rule in rules.items()}
-    return {name: max(loss if math.isfinite(loss) else math.inf for loss in found) for name, found in losses.items()}
-
-
-def _trained_deep(start: Start, rule: Callable[..., torch.optim.Optimizer], steps: int, seed: int) -> float:
-    """Train the deep network on batches of 64 digits; the loss on all training digits afterwards, in nats."""
-    model = deep_network(start, seed)
-    optimizer = rule(model.parameters())
-    images, labels = digits()
-    order = torch.Generator().manual_seed(seed)
-    for _ in range(steps):
-        chosen = torch.randint(len(labels), (64,), generator=order)
-        optimizer.zero_grad()
-        functional.cross_entropy(model(images[chosen]), labels[chosen]).backward()
-        optimizer.step()
-    with torch.no_grad():
-        return functional.cross_entropy(model(images), labels).item()
-
-
-def still_zero(start: Start, steps: int) -> dict[str, float]:
-    """Train the small GPT from a start: its loss, and by part how many weights of matrices are still exactly zero."""
-    torch.manual_seed(0)
-    model = small_gpt()
-    start(model)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.0, fused=True)
-    for tokens, targets in batches(0, steps):
-        optimizer.zero_grad()
-        loss_of(model, tokens, targets).backward()
-        optimizer.step()
-    zeros = {"embeddings": 0, "into the blocks": 0, "out of the blocks": 0}
-    for name, weight in model.named_parameters():
-        if weight.ndim > 1:
-            part = "embeddings" if "embedding" in name else "into the blocks"
-            part = "out of the blocks" if name.endswith(("projection.weight", "mlp.2.weight")) else part
-            zeros[part] += int((weight == 0).sum())
-    return {"loss": loss_held_out(model)} | zeros

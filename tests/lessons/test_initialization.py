@@ -21,7 +21,7 @@ ENDS = ("projection.weight", "mlp.2.weight")
 
 @pytest.fixture(scope="module")
 def lesson() -> dict[str, Any]:
-    scope: dict[str, Any] = {"math": math}
+    scope: dict[str, Any] = {"math": math, "cases": cases}
     for name in ("technique", "signal", "init-06"):
         with contextlib.redirect_stdout(io.StringIO()):
             exec(CELLS[name], scope)

@@ -44,7 +44,10 @@ def test_a_picture_stands_in_a_page_as_an_image_that_holds_everything():
 
 @pytest.mark.parametrize(
     ("lesson", "function", "experiment"),
-    [("activation_checkpointing.drawings", "memory_against_time", "trade"), ("initialization.pictures", "losses", "losses")],
+    [
+        ("activation_checkpointing.drawings", "memory_against_time", "trade"),
+        ("initialization.pictures", "losses", "losses"),
+    ],
 )
 def test_a_drawing_of_a_measurement_is_readable_and_described(lesson: str, function: str, experiment: str):
     module = importlib.import_module(f"course_utils.lessons.{lesson}")

@@ -150,7 +150,7 @@ def _another_cpu(remedied: bool) -> list[Any]:
     """PyTorch's plain kernels stand in for those of another CPU."""
     program = [sys.executable, "-c", "import torch; print(torch.manual_seed(0) and torch.randn(64, 64).tolist())"]
     plain = {**os.environ, "ATEN_CPU_CAPABILITY": "default", "OMP_NUM_THREADS": "1"}
-    there = [subprocess.check_output(program, env=plain, text=True) for _ in range(2)]
+    there = [subprocess.check_output(program, env=plain, text=True) for _ in range(1 + remedied)]
     return there if remedied else [there[0], f"{torch.randn(64, 64).tolist()}\n"]
 
 
@@ -201,7 +201,7 @@ def index_gradient(device: str) -> Callable[[], torch.Tensor]:
     return lambda: torch.autograd.grad(read, weight, upstream, retain_graph=True)[0]
 
 
-def gpt_step(deterministic: bool, fill: bool = True) -> Callable[[], torch.Tensor]:
+def gpt_step(deterministic: bool = True, fill: bool = True) -> Callable[[], torch.Tensor]:
     """A training step in bfloat16; ``fill`` is :attr:`torch.utils.deterministic.fill_uninitialized_memory`."""
     torch.use_deterministic_algorithms(deterministic)
     torch.utils.deterministic.fill_uninitialized_memory = fill

@@ -1,24 +1,7 @@
-"""Wrong answers to the exercises of the lesson: one for each hint."""
+"""Wrong answers to the exercise of `reproducible_runs`: one for each hint."""
 
 import numpy as np
 import torch
-
-
-def without(left_out):
-    def restore(training, state):
-        for part in ("model", "optimizer", "scheduler"):
-            if part != left_out:
-                getattr(training, part).load_state_dict(state[part])
-        if left_out != "position":
-            training.epoch, training.batch = state["epoch"], state["batch"]
-        if left_out == "generators":  # a seed in place of a state
-            torch.manual_seed(0)
-        else:
-            torch.set_rng_state(state["torch"])
-        np.random.set_state(state["numpy"])
-
-    return restore
-
 
 GENERATOR = np.random.default_rng(0)
 
@@ -29,7 +12,6 @@ def seeds_the_global_one(seed, epoch, index):
 
 
 WRONG = {
-    "check_restore": {part: without(part) for part in ("position", "optimizer", "scheduler", "generators")},
     "check_noise": {
         "order": lambda seed, epoch, index: GENERATOR.normal(size=4),
         "global": seeds_the_global_one,

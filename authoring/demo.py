@@ -12,23 +12,19 @@ import hashlib
 import json
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from authoring.evidence import newest_result
 from authoring.execution import KERNELSPEC, executed, seconds_of
-from authoring.lesson_answers import worked_out
-from authoring.lesson_files import load_lessons
-from authoring.room_text import NOT_FOR_A_ROOM, excerpt, opening, verdict_alone
+from authoring.room_text import NOT_FOR_A_ROOM, excerpt, opening
 from course_utils.commands.recording import environment_here
 from course_utils.records.files import write_whole
 from course_utils.records.lessons import Lesson, LessonError
 from course_utils.records.notebook_files import dumped, read_notebook
-from course_utils.records.store import recorded
 from course_utils.show.page import dressed
 
 SET_UP = "set-up"
@@ -60,26 +56,8 @@ def demo_notebook(lesson: Lesson) -> dict[str, Any]:
             outputs = [_dressed(output) for output in cell["outputs"]]
             path.append(new_code_cell(cell["source"], id=cell["id"], metadata=metadata, outputs=outputs))
         elif "demo" in tags and (text := excerpt(cell["source"], _DROPPED)):
-            if text.startswith("## Verdict"):
-                text = verdict_alone(text)
-                if not any("recorded(" in each["source"] for each in path):
-                    path += _recorded_answer(lesson)
             path.append(new_markdown_cell(text, id=cell["id"]))
     return new_notebook(cells=path, metadata={"kernelspec": KERNELSPEC, "language_info": {"name": "python"}})
-
-
-def _recorded_answer(lesson: Lesson) -> Iterator[dict[str, Any]]:
-    """What was recorded about the lesson's question, for a path that shows no record."""
-    lessons = load_lessons()
-    answer = next(each for each in lessons if each.slug == lesson.slug).answer
-    for number, (name, found) in enumerate(worked_out(answer, lessons)[1].items()):
-        machine = newest_result([found]).environment.machine
-        source = f'from course_utils import recorded\n\nrecorded("{name}", machine="{machine}")'
-        result = recorded(name, machine=machine)
-        data = {"text/html": result._repr_html_(), "text/plain": repr(result)}
-        shown = new_output("display_data", data)
-        metadata = {"tags": ["stable"], "jupyter": {"source_hidden": True}}
-        yield new_code_cell(source, id=f"recorded-{number}", metadata=metadata, outputs=[shown])
 
 
 def start_up(notebook: dict[str, Any]) -> list[str]:

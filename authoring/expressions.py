@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from authoring import evidence
-from authoring.evidence import EvidenceError, Recorded
+from authoring.evidence import EvidenceError, Recorded, quantity
 from course_utils.records.kinds.rank_results import words_and_unit
 from course_utils.show.formats import format_percent, format_ratio, is_number, three_digits, value_text
 
@@ -31,6 +31,7 @@ FORMATS: dict[str, Callable[[float], str]] = {
     "gib": lambda bytes_: f"{three_digits(bytes_ / 2**30)} GiB",
     "times": lambda ratio: f"{format_ratio(ratio)} times",
 }
+_FUNCTIONS = {**FORMATS, "quantity": quantity}
 _HOW_TO_NAME = 'recorded("lesson/experiment", "machine")'
 
 
@@ -43,11 +44,6 @@ class Evaluated(NamedTuple):
 
     value: Any
     rests_on: RestsOn
-
-
-def is_plain(text: str) -> bool:
-    """Whether an expression is of this kind: the older ones (:mod:`authoring.evidence`) name no function."""
-    return "recorded(" in text
 
 
 def _read(expression: str) -> ast.expr:
@@ -111,7 +107,7 @@ def evaluate(expression: str, root: Path | None = None, *, on: str | None = None
         return found.result
 
     try:
-        value = eval(f"({expression})", {**FORMATS, "recorded": recorded, **names})
+        value = eval(f"({expression})", {**_FUNCTIONS, "recorded": recorded, **names})
     except EvidenceError:
         raise
     except Exception as error:
@@ -120,17 +116,12 @@ def evaluate(expression: str, root: Path | None = None, *, on: str | None = None
     return Evaluated(value, rests_on)
 
 
-def figure(expression: str, root: Path | None = None) -> str:
-    """What an expression gives, as it stands in a text.
+def written(value: Any, expression: str) -> str:
+    """What an expression has given, as it stands in a text.
 
     Raises:
-        EvidenceError: also if it gives a number that nothing says how to write.
+        EvidenceError: if it is a number that nothing says how to write.
     """
-    return written(evaluate(expression, root).value, expression)
-
-
-def written(value: Any, expression: str) -> str:
-    """What an expression has given, as it stands in a text."""
     if isinstance(value, str | int):
         return value_text(value)
     functions = ", ".join(f"{name}(...)" for name in FORMATS)
@@ -145,13 +136,13 @@ def numbers_of(
         with contextlib.suppress(EvidenceError):  # a name of a loop
             value, rests_on = evaluate(node, root, on=on, **names)
             if is_number(value) or isinstance(value, str | bool):
-                ((experiment, machine),) = rests_on
-                unit = words_and_unit(node.rpartition(".")[2])[1]
-                yield (
-                    experiment + node.partition(")")[2],
-                    machine,
-                    value_text(value, unit if is_number(value) else None),
+                (((experiment, machine), found),) = rests_on.items()
+                name = (
+                    ast.literal_eval(node[node.rindex("[") + 1 : -1]) if node.endswith("]") else node.rpartition(".")[2]
                 )
+                units = getattr(found.result, "units", {})  # of a table's columns
+                unit = (units.get(name) or words_and_unit(str(name))[1]) if is_number(value) else None
+                yield experiment + node.partition(")")[2], machine, value_text(value, unit)
 
 
 def _readings(node: ast.AST) -> Iterator[ast.expr]:

@@ -3,15 +3,14 @@
 In README.md, the book's pages and the Markdown cells of lessons, a figure stands between two comments, which no reader
 sees::
 
-    On two cores, scaling takes <!--= ddp/scaling.comparison("steps")["DDP, 2 ranks"] @ MACHINE -->...<!--/-->.
+    A copy takes <!--= ms(recorded("pinned_memory/copy", "MACHINE")[4]["pinned"].median_s) -->...<!--/-->.
 
-The first comment says where the figure comes from: an expression over records (:mod:`authoring.evidence`) and the
-machine, which may be left out where one machine alone has recorded it. In the newer form it is plain Python
-(:mod:`authoring.expressions`), such as ``ms(recorded("pinned_memory/copy", "MACHINE")[4]["pinned"].median_s)``.
+The first comment says where the figure comes from: plain Python over records and published rows
+(:mod:`authoring.expressions`).
 
 ``claim T8`` gives a verdict of the claims ledger, such as "No" or "Half, by others", and ``time pinned_memory`` the
-minutes that a lesson takes. ``answer pinned_memory`` and ``published pinned_memory``, on a line of their own, give a
-lesson's answer, and what others published, as whole paragraphs.
+minutes that a lesson takes. ``published pinned_memory``, on a line of its own, gives what others published, as whole
+paragraphs.
 
 ``make refresh`` fills in what stands between the comments, and a build of the book says what is out of date.
 """
@@ -26,7 +25,7 @@ from authoring import evidence, expressions
 from authoring.claims import load_claims
 from authoring.course_texts import ANCHOR, BLANK, Passage, code_blanked, one_line, passages, sentence_at, text_files
 from authoring.evidence import EvidenceError, NotRecordedError
-from authoring.lesson_answers import minute_text, published_values, rows_text
+from authoring.lesson_answers import published_values, rows_text
 from authoring.lesson_files import load_lessons
 from course_utils.records import store
 from course_utils.records.lessons import Lesson, LessonError, find_lesson
@@ -38,9 +37,8 @@ NOT_RECORDED = "not recorded"
 
 MARKER = re.compile(r"<!--=(?P<what>.*?)-->(?P<text>.*?)<!--/-->", re.S)
 _COMMENT_OF_A_MARKER = re.compile(r"<!--=|<!--/-->")
-_MACHINE = re.compile(r"(?P<expression>.+?)\s+@\s+(?P<machine>[\w.+-]+)", re.S)
 _Fault = tuple[int, str]  # where a marker begins, and what is wrong with it
-_BLOCK = re.compile(r"(?P<kind>answer|published) (?P<slug>\w+)(?P<rows>(?: \w+)*)")
+_BLOCK = re.compile(r"published (?P<slug>\w+)(?P<rows>(?: \w+)*)")
 _UNFOLDED_ROWS = 3
 _EXERCISE = re.compile(r"^#+ Exercise (?:\d+ )?· .+ · (?P<minutes>\d+) min\s*$", re.M)
 
@@ -79,29 +77,12 @@ def _not_recorded(names: Sequence[str]) -> NotRecordedError:
 
 
 def _value(what: str, records: Path | None) -> str:
-    if expressions.is_plain(what):
-        return expressions.figure(what, records)
-    match = _MACHINE.fullmatch(what)
-    expression = match["expression"] if match else what
-    names = evidence.experiments_in(expression)
-    if not names and "published[" in expression:
-        return evidence.in_words(
-            evidence.evaluate(expression, None, names={"published": published_values(load_lessons())})
-        )
-    if not names:
+    value, rests_on = expressions.evaluate(what, records, published=published_values(load_lessons()))
+    if rests_on:
+        return expressions.written(value, what)
+    if "published[" not in what:
         raise EvidenceError(f"{what!r} reads no experiment: such a number needs no marker.")
-    values = {}
-    for machine in [match["machine"]] if match else evidence.machines(records):
-        try:
-            values[machine] = evidence.evaluate(expression, machine, records)
-        except NotRecordedError:
-            if match:
-                raise
-    if len(values) > 1:
-        raise EvidenceError(f"several machines have recorded it, so name one: {what} @ {next(iter(values))}.")
-    if not values:
-        raise _not_recorded(names)
-    return evidence.in_words(*values.values())
+    return evidence.in_words(value)
 
 
 def _claim(identifier: str) -> str:
@@ -112,24 +93,22 @@ def _claim(identifier: str) -> str:
 
 
 def figure(what: str, records: Path | None = None) -> str:
-    """The words that ``EXPRESSION``, ``EXPRESSION @ MACHINE``, ``claim T8``, ``time SLUG`` and others stand for."""
+    """The words that ``EXPRESSION``, ``claim T8``, ``time SLUG`` and ``published SLUG`` stand for."""
     if match := re.fullmatch(r"claim (\w+)", what):
         return _claim(match[1])
     if match := re.fullmatch(r"time (\w+)", what):
         return f"{shown_minutes(lesson_minutes(find_lesson(match[1]), records))} minutes"
     if match := _BLOCK.fullmatch(what):
-        return f"\n\n{_block(match['kind'], match['slug'], match['rows'].split())}\n\n"
+        return f"\n\n{_rows(match['slug'], match['rows'].split())}\n\n"
     return _value(what, records)
 
 
-def _block(kind: str, slug: str, rows: Sequence[str]) -> str:
-    """The paragraphs of ``answer SLUG`` or ``published SLUG ROW ROW``."""
+def _rows(slug: str, rows: Sequence[str]) -> str:
+    """The paragraphs of ``published SLUG ROW ROW``."""
     lessons = load_lessons()
     lesson = next((lesson for lesson in lessons if lesson.slug == slug), None)
     if lesson is None:
         raise EvidenceError(f"there is no lesson {slug!r}; there are: {', '.join(each.slug for each in lessons)}.")
-    if kind == "answer":
-        return minute_text(lesson, lessons)
     known = {row.id: row for row in lesson.published}
     if unknown := sorted({*rows} - {*known}):
         raise EvidenceError(

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from authoring import evidence, expressions
-from authoring.evidence import EvidenceError, Recorded
-from authoring.lesson_files import Answer, LessonFile, load_lessons
+from authoring.evidence import EvidenceError
+from authoring.lesson_files import LessonFile, load_lessons
 from authoring.published import Row, RowSays
 from authoring.rendering import rendered
 from authoring.verdicts import readers_word
@@ -24,8 +24,6 @@ class AnswerText(NamedTuple):
     sentence: str  # with its number, a link to where the number comes from
     whose: str  # who measured it, on what and when: a sentence
     letter: str  # the same, as one of `LETTERS`
-    skip: str
-    not_when: str
 
 
 def published_values(lessons: Sequence[LessonFile]) -> dict[str, Mapping[str, Any]]:
@@ -69,11 +67,11 @@ def answer_text(lesson: LessonFile, lessons: Sequence[LessonFile], root: str) ->
     if answer is None:
         raise EvidenceError(f"{lesson.slug}/lesson.yml has no answer, which README begins with: write one.")
     try:
-        value, experiments = worked_out(answer, lessons)
-        words = evidence.in_words(value, answer.unit)
-        if experiments:
-            slug = next(iter(experiments)).partition("/")[0]
-            result = evidence.newest_result(experiments.values())
+        value, rests_on = expressions.evaluate(answer.number, published=published_values(lessons))
+        words = evidence.in_words(value)
+        if rests_on:
+            slug = next(iter(rests_on))[0].partition("/")[0]
+            result = evidence.newest_result(rests_on.values())
             link = root and f"{root}/course_utils/records/{result.environment.machine}/{slug}.json"
             whose, letter = f"Measured by us: {result.caption}.", LETTERS[result.worked_by]
             if not result.is_measured:
@@ -83,24 +81,10 @@ def answer_text(lesson: LessonFile, lessons: Sequence[LessonFile], root: str) ->
             link, whose = row.source.link, f"Published by {row.source.who}: {row.device}, {row.date}."
             letter = "P"
         sentence = answer.says.format(number=f"[**{words}**]({link})" if link else f"**{words}**")
-        return AnswerText(sentence, whose, letter, answer.skip, answer.not_when)
+        return AnswerText(sentence, whose, letter)
     except (EvidenceError, KeyError, StopIteration, store.RecordError) as error:
         problem = f"{lesson.slug}/lesson.yml, answer: {error or 'its number names no experiment and no published row'}"
         raise EvidenceError(problem) from error
-
-
-def worked_out(answer: Answer, lessons: Sequence[LessonFile]) -> tuple[Any, dict[str, Recorded]]:
-    """The number of an answer, and the recorded experiments that it rests on."""
-    if expressions.is_plain(answer.number):
-        value, rests_on = expressions.evaluate(answer.number)
-        return value, {name: found for (name, _), found in rests_on.items()}
-    value = evidence.evaluate(answer.number, answer.machine, names={"published": published_values(lessons)})
-    return value, evidence.recorded(evidence.experiments_in(answer.number), answer.machine)
-
-
-def minute_text(lesson: LessonFile, lessons: Sequence[LessonFile]) -> str:
-    """*If you only have a minute*: what stands folded at the top of a lesson."""
-    return rendered("pages/minute.md", answer=answer_text(lesson, lessons, "")).strip()
 
 
 def answer_of(slug: str, root: str) -> AnswerText:

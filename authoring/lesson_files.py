@@ -18,11 +18,10 @@ from typing import Any, Literal
 import cattrs
 import yaml
 
-from authoring import evidence, expressions
+from authoring import expressions
 from authoring.calls import Code, Fact
-from authoring.evidence import ShownNumber
 from authoring.published import Row, RowSays
-from authoring.verdicts import OTHERWISE, RULED, RuledWord, VerdictWord, are_by_others, readers_word, together
+from authoring.verdicts import OTHERWISE, RULED, VerdictWord, is_by_others, readers_word
 from course_utils import lesson_order
 from course_utils.lesson_order import OrderError
 from course_utils.records.lessons import notebooks_root
@@ -34,56 +33,24 @@ class LessonFileError(ValueError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Judged:
-    """What a claim and its parts have in common."""
-
-    kind: Literal["speed", "memory", "numerics", "API"]
-    speaks_of: Literal["any", "CPU", "CUDA", "two GPUs"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Part(_Judged):
-    """What is judged by one rule: a whole claim, or one of the things that it says."""
-
-    what: str
-    verdict: VerdictWord
-    why: str = ""
-    let: tuple[tuple[str, str], ...] = ()
-    steps: tuple[tuple[str, str], ...] = ()  # the rule as it is written, for people to read
-    rule: tuple[tuple[RuledWord, str], ...] = ()  # with `let` put in
-    holds: str = ""  # instead of a rule: one plain condition, or a list of them
-    evidence: tuple[ShownNumber, ...] = ()
-    calls: tuple[tuple[str, Code], ...] = ()
-    published: tuple[RowSays, ...] = ()
-    waits_for: str | None = None  # in words: what would settle an open part
-    aside: bool = False
-
-    @property
-    def experiments(self) -> tuple[str, ...]:
-        """Names of the experiments that the rule reads."""
-        if self.holds:
-            return expressions.experiments_in(self.holds)
-        return tuple(dict.fromkeys(name for _, text in self.rule for name in evidence.experiments_in(text)))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Claim(_Judged):
-    """One entry of the ledger. A claim that says one thing has one part; the verdict on several follows from theirs."""
+class Claim:
+    """One entry of the ledger: a thing that people say, and what its verdict follows from."""
 
     id: str
     claim: str
+    kind: Literal["speed", "memory", "numerics", "API"]
+    speaks_of: Literal["any", "CPU", "CUDA", "two GPUs"]
     lesson: str
     lesson_title: str
+    verdict: VerdictWord
     sentence: str
-    parts: tuple[Part, ...]
+    why: str = ""  # why that kind of device may decide it
+    holds: str = ""  # one plain condition, or a list of them
+    calls: tuple[tuple[str, Code], ...] = ()
+    published: tuple[RowSays, ...] = ()
     number: str = ""  # what the page's table shows: words, with plain expressions in braces
     condition: str = ""
     sources: tuple[str, ...] = ()
-
-    @property
-    def verdict(self) -> str:
-        """What follows from the stated verdicts on its parts; asides do not count."""
-        return together([part.verdict for part in self.parts if not part.aside])
 
     @property
     def word(self) -> str:
@@ -93,29 +60,20 @@ class Claim(_Judged):
     @property
     def is_by_others(self) -> bool:
         """Whether documents and published rows alone decide it."""
-        return are_by_others([part.verdict for part in self.parts if not part.aside])
-
-    @property
-    def calls(self) -> tuple[tuple[str, str], ...]:
-        """The calls of all parts, in order."""
-        return tuple(call for part in self.parts for call in part.calls)
+        return is_by_others(self.verdict)
 
     @property
     def experiments(self) -> tuple[str, ...]:
-        """Names of the experiments that its rules read."""
-        return tuple(dict.fromkeys(name for part in self.parts for name in part.experiments))
+        """Names of the experiments that its condition reads."""
+        return expressions.experiments_in(self.holds) if self.holds else ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What a lesson answers, with one number; lessons in the older form also say who can skip it, and when not."""
+    """What a lesson answers, with one number."""
 
     says: str  # {number} stands for the number
     number: str
-    skip: str = ""
-    not_when: str = ""
-    machine: str | None = None
-    unit: str | None = None
 
 
 @dataclass(frozen=True)
@@ -124,15 +82,6 @@ class UseWhen:
 
     symptom: str
     try_: str
-
-
-@dataclass(frozen=True)
-class Expected:
-    """The answer to a lesson's prediction: the expression that gives it, on one machine if it is named."""
-
-    value: str
-    unit: str | None = None
-    machine: str | None = None
 
 
 @dataclass(frozen=True)
@@ -148,7 +97,7 @@ class LessonFile:
     use_when: UseWhen | None = None  # if the table in its notebook does not begin with it
     claims: tuple[Claim, ...] = ()
     published: tuple[Row, ...] = ()
-    expect: Expected | None = None
+    expect: str | None = None  # the answer to its prediction: a plain expression
     facts: tuple[Fact, ...] = ()
 
     @property
@@ -296,7 +245,7 @@ def _row(entry: Any, slug: str) -> Row:
 
 
 def _row_says(entry: dict[str, str], lesson: LessonFile) -> RowSays:
-    """What a part's entry under ``published`` says: the row, one verdict, and its condition."""
+    """What a claim's entry under ``published`` says: the row, one verdict, and its condition."""
     rows = {row.id: row for row in lesson.published}
     if entry.get("row") not in rows:
         raise ValueError(f"there is no published row {entry.get('row')!r}; there are: {', '.join(rows) or 'none'}")
@@ -312,27 +261,23 @@ def _row_says(entry: dict[str, str], lesson: LessonFile) -> RowSays:
 # Claims
 
 _ROW_WORDS = ("confirmed", "refuted", "depends")
-_OF_BOTH = {"kind", "speaks_of"}
-_OF_PARTS = {"verdict", "contradicted", "why", "let", "rule", "holds", "evidence", "calls", "published", "waits_for"}
 
 
 def _claim(entry: dict[str, Any], lesson: LessonFile) -> Claim:
     where = f"{lesson.slug}/lesson.yml, {entry.get('id', 'a claim without an id')}"
-    if "parts" in entry:
-        inherited = {key: entry[key] for key in ("kind", "speaks_of") if key in entry}
-        parts = [inherited | part for part in entry["parts"]]
-    else:
-        parts = [{key: entry[key] for key in (_OF_BOTH | _OF_PARTS) & entry.keys()} | {"what": entry.get("claim")}]
-        if parts[0].get("verdict") == "open" and "rule" not in parts[0]:
-            entry = {"sentence": f"Open: lesson {lesson.name} will judge it.", **entry}
     try:
-        parts = [
-            {**_with_let(_judged(part)), "published": [_row_says(each, lesson) for each in part.get("published", ())]}
-            for part in parts
-        ]
-        entry = {key: value for key, value in entry.items() if key not in _OF_PARTS}
-        more = {"lesson": lesson.slug, "lesson_title": lesson.name, "parts": parts}
-        claim = _structured(Claim, entry | more, where)
+        entry = dict(entry)
+        if entry.pop("contradicted", False):
+            if entry.get("verdict") not in OTHERWISE:
+                raise ValueError(
+                    f"is {entry.get('verdict')} and contradicted; that is for what is documented or published."
+                )
+            entry["verdict"] = OTHERWISE[entry["verdict"]]
+        if entry.get("verdict") == "open":
+            entry = {"sentence": f"Open: lesson {lesson.name} will judge it.", **entry}
+        rows = [_row_says(each, lesson) for each in entry.get("published", ())]
+        more = {"lesson": lesson.slug, "lesson_title": lesson.name, "published": rows}
+        claim = _structured(Claim, {**entry, **more, "calls": [*entry.get("calls", {}).items()]}, where)
         _check(claim)
     except LessonFileError:
         raise
@@ -341,49 +286,16 @@ def _claim(entry: dict[str, Any], lesson: LessonFile) -> Claim:
     return claim
 
 
-def _judged(part: dict[str, Any]) -> dict[str, Any]:
-    """A part with the verdict that follows where its source or the rows contradict it."""
-    part = dict(part)
-    if part.pop("contradicted", False):
-        if part.get("verdict") not in OTHERWISE:
-            raise ValueError(f"is {part.get('verdict')} and contradicted; that is for what is documented or published.")
-        part["verdict"] = OTHERWISE[part["verdict"]]
-    return part
-
-
-def _with_let(part: dict[str, Any]) -> dict[str, Any]:
-    """A part with what ``let`` defines put in for ``{name}``; the language itself has no braces."""
-    let = part.get("let", {})
-
-    def expanded(text: str) -> str:
-        for _ in let:  # what is put in may hold names itself, in any order
-            for name, stands_for in let.items():
-                text = text.replace(f"{{{name}}}", stands_for)
-        return text
-
-    steps = [step for each in part.get("rule", ()) for step in each.items()]
-    # What else may happen is spelled as a word: a bare True in the file would read as a slip.
-    rule = [(verdict, "True" if text == "otherwise" else expanded(text)) for verdict, text in steps]
-    numbers = [number | {"show": expanded(number["show"])} for number in part.get("evidence", ())]
-    calls = [*part.get("calls", {}).items()]
-    return {**part, "let": [*let.items()], "steps": steps, "rule": rule, "evidence": numbers, "calls": calls}
-
-
 def _check(claim: Claim) -> None:
     """Raise for what is wrong with a claim whose form is right."""
-    for part in claim.parts:
-        if part.verdict in ("documented", OTHERWISE["documented"]) and not claim.sources:
-            raise ValueError("is documented: name the sources, each with its version or date.")
-        if part.holds and (part.rule or part.evidence or part.verdict not in RULED):
-            raise ValueError(f"has holds:, so it has no let, rule or evidence, and is one of {', '.join(RULED)}.")
-        if part.holds and len(claim.parts) > 1:
-            raise ValueError("has parts and holds: a claim of two things is two claims, each with its own condition.")
-        if part.verdict in RULED and not (part.rule or part.holds):
-            raise ValueError(f"is stated as {part.verdict}, and no rule says why: add holds:, or make it open.")
-        if part.holds and not expressions.experiments_in(part.holds) and "calls[" not in part.holds:
-            raise ValueError(f"holds: {part.holds!r} reads no record and no call: nothing could refute it.")
-        for text in (*(text for _, text in part.rule), *(number.show for number in part.evidence)):
-            evidence.experiments_in(text)
+    if claim.verdict in ("documented", OTHERWISE["documented"]) and not claim.sources:
+        raise ValueError("is documented: name the sources, each with its version or date.")
+    if claim.holds and claim.verdict not in RULED:
+        raise ValueError(f"has holds:, so it is one of {', '.join(RULED)}.")
+    if claim.verdict in RULED and not claim.holds:
+        raise ValueError(f"is stated as {claim.verdict}, and nothing says why: add holds:, or make it open.")
+    if claim.holds and not claim.experiments and "calls[" not in claim.holds:
+        raise ValueError(f"holds: {claim.holds!r} reads no record and no call: nothing could refute it.")
 
 
 _CONVERTER.register_structure_hook(RowSays, lambda says, _: says)

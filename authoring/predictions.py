@@ -1,27 +1,17 @@
 """What a lesson asks its readers to predict, and what the book shows of it: the form, with the recorded answer folded.
 
-The answer is the number that lesson.yml expects. So it comes from a record, and where no machine has recorded it
-there is none.
+The answer is what lesson.yml expects. So it comes from a record, and where that is missing there is none.
 """
 
 from __future__ import annotations
 
 import ast
-import contextlib
 import dataclasses
 import re
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from authoring.evidence import (
-    NotRecordedError,
-    Recorded,
-    evaluate,
-    experiments_in,
-    in_words,
-    newest_result,
-    recorded,
-)
+from authoring import expressions
+from authoring.evidence import NotRecordedError, Recorded, in_words, newest_result
 from authoring.lesson_files import read_lesson
 from course_utils.records import store
 from course_utils.records.kinds.comparison import Case
@@ -62,38 +52,31 @@ def prediction_of(lesson: Lesson) -> Prediction:
 
 
 class RecordedAnswer(NamedTuple):
-    """The answer to a prediction as one machine has recorded it."""
+    """The answer to a prediction as a machine has recorded it."""
 
     value: Any
-    unit: str | None
-    results: tuple[Recorded, ...]
+    rests_on: tuple[Recorded, ...]
 
     @property
     def result(self) -> Result:
         """The result that it is said to come from."""
-        return newest_result(self.results)
+        return newest_result(self.rests_on)
 
     def words(self, prediction: Prediction) -> str:
         """The answer as the room sees it when the prediction is revealed: with its unit."""
         if isinstance(self.value, str):  # a choice
             return self.value
-        if isinstance(self.value, Case) or self.unit:
-            return in_words(self.value, self.unit)
-        return Unit(prediction.unit).words(self.value)
+        return in_words(self.value) if isinstance(self.value, Case) else Unit(prediction.unit).words(self.value)
 
 
-def recorded_answers(slug: str) -> Iterator[RecordedAnswer]:
-    """The number that a lesson expects, on each machine that has recorded it with today's parameters, newest first."""
+def recorded_answer(slug: str) -> RecordedAnswer | None:
+    """The answer that a lesson expects; None where its record is not there."""
     expected = read_lesson(store.package_root() / "lessons" / slug / "lesson.yml").expect
-    if expected:  # it may lead with what was recorded for another lesson
-        slug = next(iter(experiments_in(expected.value)), slug).partition("/")[0]
-    for record in store.records_of(slug, store.reference_root()) if expected else ():
-        machine = record.environment.machine
-        if machine.startswith(expected.machine or ""):
-            with contextlib.suppress(NotRecordedError):
-                value = evaluate(expected.value, machine)
-                results = recorded(experiments_in(expected.value), machine).values()
-                yield RecordedAnswer(value, expected.unit, tuple(results))
+    try:
+        value, rests_on = expressions.evaluate(expected or "None")
+    except NotRecordedError:
+        return None
+    return RecordedAnswer(value, tuple(rests_on.values())) if rests_on else None
 
 
 def stored_outputs(source: str, file_name: str) -> list[dict[str, Any]]:
@@ -101,12 +84,11 @@ def stored_outputs(source: str, file_name: str) -> list[dict[str, Any]]:
     prediction, slug = asked(source), re.fullmatch(r"\d\d_(\w+)\.ipynb", file_name)
     if not (prediction and slug and (store.package_root() / "lessons" / slug[1] / "lesson.yml").is_file()):
         return []
-    answer = next(recorded_answers(slug[1]), None)
+    answer = recorded_answer(slug[1])
     if answer is None:
         return []
-    value = 100 * float(answer.value) if answer.unit == "percent" else answer.value
-    changed = any(result.is_of_other_code for result in answer.results)
+    changed = any(each.is_of_other_code for each in answer.rests_on)
     said = dataclasses.replace(answer.result, whose="recorded")
-    shown = prediction.reveal(value, said, "the experiment's code has changed since" if changed else "")
+    shown = prediction.reveal(answer.value, said, "the experiment's code has changed since" if changed else "")
     data = {"text/html": shown.html, "text/plain": repr(shown)}
     return [{"output_type": "display_data", "data": data, "metadata": {}}]

@@ -16,7 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from authoring import evidence
+from authoring import evidence, expressions
 from authoring.evidence import EvidenceError, Quantity, ShownNumber
 from authoring.verdicts import OTHERWISE
 from course_utils.records.paired import DECISION_CONFIDENCE, Interval, median_interval
@@ -202,7 +202,7 @@ class Row:
             EvidenceError: if it cannot be worked out. It names the row.
         """
         try:
-            return evidence.evaluate(expression, None, names=self.names)
+            return expressions.evaluate(expression, **self.names).value
         except EvidenceError as error:
             raise EvidenceError(f"{self.lesson}/lesson.yml, published {self.id}: {error}") from error
 

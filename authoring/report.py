@@ -5,26 +5,19 @@ from __future__ import annotations
 from authoring import claims
 from authoring.claims import MachineJudgement
 from authoring.evidence import EvidenceError
-from authoring.lesson_files import LessonFileError, Part
+from authoring.lesson_files import Claim, LessonFileError
 from authoring.rendering import rendered
 from authoring.verdicts import RULED, readers_word
 from course_utils.records import store
 from course_utils.records.store import RecordError
 
 
-def judged_here() -> list[tuple[Part, MachineJudgement]]:
-    """The parts of claims that records of one's own decide without a call, each with what follows from them alone."""
+def judged_here() -> list[tuple[Claim, MachineJudgement]]:
+    """The claims that records of one's own decide without a call, each with what follows from them alone."""
     root = store.results_root()
-    judged: list[tuple[Part, MachineJudgement]] = []
-    for claim in (claim for claim in claims.load_claims() if claim.experiments and not claim.calls):
-        if claim.parts[0].holds:
-            machines = (claims.judged_by(claim.parts[0], machine, root) for machine in store.machines(root))
-            judged += [(claim.parts[0], machine) for machine in machines if machine]
-            continue
-        for here in claims.judge(claim, root).parts:
-            decide = [machine for machine in here.machines if machine.verdict != "open" and not here.part.aside]
-            judged += [(here.part, machine) for machine in decide]
-    return judged
+    own = [claim for claim in claims.load_claims() if claim.experiments and not claim.calls]
+    judged = ((claim, claims.judged_by(claim, machine, root)) for claim in own for machine in store.machines(root))
+    return [(claim, machine) for claim, machine in judged if machine]
 
 
 def claims_section() -> str:
@@ -34,7 +27,7 @@ def claims_section() -> str:
     except (EvidenceError, LessonFileError, RecordError) as error:
         problem = str(error)
     # What others published, or nobody knew, one's own record may well decide otherwise.
-    parting = [part for part, machine in judged if part.verdict in RULED and part.verdict != machine.verdict]
+    parting = [claim for claim, machine in judged if claim.verdict in RULED and claim.verdict != machine.verdict]
     if not judged and not problem:
         return ""
     return rendered("claims_in_report.html", problem=problem, judged=judged, parting=parting, word=readers_word)

@@ -1,4 +1,4 @@
-"""What of a lesson's text is for a room: no exercises, no solutions, no lists of sources, no links into the course."""
+"""What of a lesson's text is for a room: no exercise, no solution, no links into the course."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ from markdown_it import MarkdownIt
 
 from authoring.course_texts import ANCHOR
 
-NOT_FOR_A_ROOM = ("Exercise", "Exercises", "Solutions", "Sources", "Next", "Next lesson")
+NOT_FOR_A_ROOM = ("Exercise", "Next")
 """Headings whose text is left out, with everything under them."""
 
 # Code is matched, too, so that an index and a call in it are not taken for a link.
 _CODE_OR_RELATIVE_LINK = re.compile(r"(`+[^`]+`+)|(?<!!)\[([^\[\]]*)\]\((?!https?:|mailto:)[^()\s]*\)")
-_ANSWER_OR_ANCHOR = re.compile(rf"<!--= answer \w+ -->.*?<!--/-->\s*|{ANCHOR}", re.DOTALL)
 _LEADS_ON = re.compile(r"^Next: \[|\]\(\.\./book/reference/")
 _MARKDOWN = MarkdownIt().enable("table")
 
@@ -61,10 +60,9 @@ def excerpt(markdown: str, dropped: Collection[str] = NOT_FOR_A_ROOM) -> str:
     """A cell's text without what is not for a room.
 
     A heading that is dropped takes with it all that stands under it, up to the next heading of its level. Links that
-    lead to another file of the course become plain text: on a slide and in a demo they would lead nowhere. The answer
-    that stands folded at the top of a lesson would spoil the prediction.
+    lead to another file of the course become plain text: on a slide and in a demo they would lead nowhere.
     """
-    markdown = _ANSWER_OR_ANCHOR.sub("", markdown)
+    markdown = re.sub(ANCHOR, "", markdown)
     return "\n\n".join(
         block.text if block.is_code else _CODE_OR_RELATIVE_LINK.sub(lambda match: match[1] or match[2], block.text)
         for block, is_left_out in _sorted(markdown, dropped)
@@ -77,19 +75,6 @@ def ends_left_out(markdown: str) -> bool:
     return any([is_left_out for _, is_left_out in _sorted(markdown, NOT_FOR_A_ROOM)][-1:])
 
 
-def verdict_alone(markdown: str) -> str:
-    r"""The heading of a verdict and its verdict lines, without the reasons: a room has these in the talk.
-
-    Example:
-        >>> print(verdict_alone("## Verdict\n\n**T8 · once: refuted.** It is called\noften.\n\nMore."))
-        ## Verdict
-        <BLANKLINE>
-        **T8 · once: refuted.**
-    """
-    lines = re.findall(r"^\*\*[A-Z]+\d+[^*\n]* · .+?\*\*", markdown, flags=re.MULTILINE)
-    return "\n\n".join([markdown.split("\n", 1)[0], *lines]) if lines else markdown
-
-
 def opening(markdown: str) -> str:
-    """The text of a lesson's first cell before what a reader needs, and will be able to do."""
-    return re.split(r"^\*\*You (?:need|will be able to)", markdown, maxsplit=1, flags=re.MULTILINE)[0].strip()
+    """The text of a lesson's first cell before what a reader needs."""
+    return re.split(r"^\*\*You need", markdown, maxsplit=1, flags=re.MULTILINE)[0].strip()

@@ -21,15 +21,13 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from traitlets.config import Config
 
 from authoring.execution import KERNELSPEC
-from authoring.lesson_answers import answer_of
 from authoring.normal_form import STARTS
-from authoring.predictions import asked, recorded_answers
+from authoring.predictions import asked
 from authoring.rendering import linked_to_pages
 from authoring.room_text import TextBlock, blocks, ends_left_out, excerpt, headings_above, opening
 from course_utils.records.lessons import Lesson, LessonError, notebooks_root
 from course_utils.records.notebook_files import read_notebook
 from course_utils.show.page import scripts, style
-from course_utils.show.prediction import Prediction
 
 ASSETS = "assets"
 _TEMPLATES = Path(__file__).parent / "templates"
@@ -42,23 +40,13 @@ _CODE_OR_CITATION = re.compile(rf"({_CODE})|[ \n]*\[\d+(?:, ?\d+)*\](?![(\[:\w])
 def slides_notebook(lesson: Lesson) -> dict[str, Any]:
     """The slides of a lesson as a notebook, one cell for each part, with nbconvert's slide types."""
     parts: list[dict[str, Any]] = []
-    heading, prediction, is_resolved = "", None, False
+    heading = ""
     cells = read_notebook(lesson.path)["cells"]
     headings = headings_above(cells)
     for index, cell in enumerate(cells):
         above, heading = heading, headings[cell["id"]]
         begins = _start(cell)
-        prediction = prediction or (asked(cell["source"]) if cell["cell_type"] == "code" else None)
         after = _shown_after(cells[index + 1 :]) if begins else []
-        if prediction and not is_resolved and any("recorded(" in each["source"] for each in after):
-            is_resolved = True
-            # A lesson that reveals what it asked has the answer in what it shows.
-            if not any(".reveal(" in each["source"] for each in after):
-                parts.append(_page(_recorded_answer(lesson, prediction), "slide"))
-        if prediction and "## Verdict\n" in cell["source"]:
-            if not is_resolved:
-                parts.append(_page(_recorded_answer(lesson, prediction), "slide"))
-            parts += _answer(lesson)
         if begins:
             text = excerpt(cell["source"] if parts else opening(cell["source"]))
             # Slides have no list of sources to cite.
@@ -83,22 +71,6 @@ def slides_notebook(lesson: Lesson) -> dict[str, Any]:
     for number, part in enumerate(parts):
         part["id"] = f"part-{number}"
     return new_notebook(cells=parts, metadata=metadata)
-
-
-def _recorded_answer(lesson: Lesson, prediction: Prediction) -> str:
-    """What the room predicted, and what was recorded, before the verdict."""
-    answers = recorded_answers(lesson.slug)
-    lines = [f"- **{answer.words(prediction)}**. *{answer.result.caption}*" for answer in answers]
-    return "\n\n".join([f"## Your prediction: recorded\n\n> {prediction.question}", "\n".join(lines)])
-
-
-def _answer(lesson: Lesson) -> list[dict[str, Any]]:
-    """What the lesson answers: not before the room has predicted and seen. What is said with it is for the speaker."""
-    answer = answer_of(lesson.slug, "")
-    shown = excerpt(f"## The answer\n\n{answer.sentence}\n\n*{answer.whose}*")
-    said = {"Who can skip this": answer.skip, "When it does not help": answer.not_when}
-    notes = "\n\n".join(f"**{what}:** {text}" for what, text in said.items() if text)
-    return [_page(shown, "subslide"), *([_page(notes, "notes")] if notes else [])]
 
 
 def _start(cell: dict[str, Any]) -> str:

@@ -17,7 +17,7 @@ import yaml
 from authoring.demo import ANEW, demo_notebook, demo_times, live_cells
 from authoring.figures_in_text import figure, reading_minutes
 from authoring.lesson_answers import answer_of
-from authoring.predictions import prediction_of, recorded_answers
+from authoring.predictions import prediction_of, recorded_answer
 from authoring.rendering import rendered
 from authoring.room_text import headings_above
 from course_utils.lessons.answers import Exercise
@@ -98,7 +98,7 @@ def wrong_turns(lesson: Lesson) -> list[Exercise]:
 
 def presenter_notes(lesson: Lesson) -> str:
     """Markdown for whoever gives the five-minute path: times, what to expect, where people go wrong."""
-    prediction = prediction_of(lesson)
+    prediction, expected = prediction_of(lesson), recorded_answer(lesson.slug)
     timed = demo_times()[lesson.slug]
     return rendered(
         "presenter_notes.md",
@@ -107,7 +107,7 @@ def presenter_notes(lesson: Lesson) -> str:
         lesson=lesson,
         anew=ANEW.format(lesson.number),
         headings=headings_above(read_notebook(lesson.path)["cells"]),
-        expected=[(answer.words(prediction), answer.result) for answer in recorded_answers(lesson.slug)],
+        expected=(expected.words(prediction), expected.result),
         # The path lies in workspace/demo/.
         answer=answer_of(lesson.slug, "../.."),
         wrong_turns=wrong_turns(lesson),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import Literal, get_args
 
 # What a rule may give. "documented" rests on a cited source, and "open" is what remains when no rule holds.
@@ -41,15 +40,6 @@ def signed(verdict: str) -> str:
     return f"{SIGNS[readers_word(verdict)]} {readers_word(verdict)}"
 
 
-def are_by_others(verdicts: Collection[str]) -> bool:
-    """Whether documents and published rows alone decide, of several parts all that are decided."""
-    decided = {*verdicts} - {"open"}
-    return bool(decided) and decided <= _BY_OTHERS
-
-
-def together(verdicts: Collection[str]) -> str:
-    """What follows from the verdicts on parts: the weakest, and a half where one part holds and one does not."""
-    words = {*map(readers_word, verdicts)}
-    if {"Holds", "No"} <= words:
-        return "depends (published)" if are_by_others(verdicts) else "depends"
-    return next(verdict for verdict in VERDICTS if verdict in verdicts)
+def is_by_others(verdict: str) -> bool:
+    """Whether documents or published rows gave it."""
+    return verdict in _BY_OTHERS

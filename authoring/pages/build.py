@@ -94,10 +94,9 @@ def _is_outdated(html: Path, lessons: Sequence[LessonFile]) -> bool:
     built = {lesson.stem for lesson in lessons if lesson.built}
     if any(page.stem not in built for page in (html / "notebooks").glob("*.html")):
         return True
-    for folder in ("reference", "evidence"):
-        written = {path.stem for path in (BOOK / folder).glob("*.md")}
-        if any(page.stem not in written for page in (html / "book" / folder).glob("*.html")):
-            return True
+    written = {path.stem for path in (BOOK / "reference").glob("*.md")}
+    if any(page.stem not in written for page in (html / "book" / "reference").glob("*.html")):
+        return True
     assets = [path.name for path in (BOOK / "_static").iterdir() if path.suffix in (".css", ".js")]
     return html.exists() and any(filecmp.cmpfiles(BOOK / "_static", html / "_static", assets, shallow=False)[1:])
 

@@ -16,7 +16,6 @@ from authoring.claims import Claim, Judgement
 from authoring.evidence import EvidenceError
 from authoring.lesson_answers import published_values
 from authoring.lesson_files import LessonFile
-from authoring.pages.evidence_pages import address_of
 from authoring.pages.generated import BOOK, markdown_table, page
 from authoring.verdicts import SIGNS
 from course_utils.records.result import Result
@@ -61,7 +60,7 @@ def claims_page(judgements: Sequence[Judgement], lessons: Sequence[LessonFile]) 
 def _row(claim: Claim, lesson: LessonFile, lessons: Sequence[LessonFile]) -> tuple[str, ...]:
     by_others = "<br>by others" if claim.is_by_others else ""
     where = f"[{lesson.name}](../notebooks/{lesson.stem}.ipynb)" if lesson.built else lesson.name
-    evidence = f"[evidence]({address_of(lesson)}#{claim.id.lower()})"
+    evidence = f"[evidence](reference/{lesson.slug}.md#{claim.id.lower()})"
     return (
         f'<a id="{claim.id.lower()}"></a>**{claim.claim}**<br>{claim.sentence}',
         badge(claim.word) + by_others,

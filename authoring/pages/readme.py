@@ -9,7 +9,6 @@ from collections.abc import Iterable, Sequence
 from authoring.course_texts import ANCHOR
 from authoring.lesson_answers import answer_text
 from authoring.lesson_files import LessonFile, UseWhen
-from authoring.pages.evidence_pages import address_of
 from authoring.pages.generated import BOOK, ROOT, BookError, fill, page
 from authoring.reference_pages import reference_pages
 from course_utils.records.notebook_files import read_notebook
@@ -82,6 +81,5 @@ def _by_part(lessons: Iterable[LessonFile]) -> list[tuple[str, list[LessonFile]]
 
 def table_of_contents(lessons: Sequence[LessonFile]) -> str:
     """What ``_toc.yml`` has to contain: our own pages, and the lessons that are built."""
-    evidence = [lesson for lesson in lessons if lesson.claims and address_of(lesson).startswith("evidence")]
     references = [path.stem for path in reference_pages(ROOT)]
-    return page("_toc.yml", parts=_by_part(lessons), evidence=evidence, references=references)
+    return page("_toc.yml", parts=_by_part(lessons), references=references)

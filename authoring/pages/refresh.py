@@ -19,7 +19,7 @@ from authoring.course_texts import text_files
 from authoring.lesson_files import LessonFile, load_lessons
 from authoring.pages.build import PROBLEMS
 from authoring.pages.claims_page import PAGE, claims_page
-from authoring.pages.evidence_pages import evidence_pages, obsolete_pages
+from authoring.pages.evidence_pages import evidence_pages
 from authoring.pages.generated import ROOT, holds, write
 from authoring.pages.readme import README, TOC, USE_WHEN, readme, table_of_contents, use_when_page
 from authoring.pages.stored_outputs import STAMPS, stale_notebooks, stamp
@@ -44,7 +44,6 @@ def stale(lessons: Sequence[LessonFile]) -> list[str]:
     judgements = judge_all(lessons)
     pages = expected_pages(lessons, judgements)
     out_of_date += [_shown(path) for path, text in pages.items() if not holds(path, text)]
-    out_of_date += map(_shown, obsolete_pages([*pages]))
     return out_of_date + figures_in_text.check(text_files(ROOT))
 
 
@@ -63,9 +62,6 @@ def refresh(lessons: Sequence[LessonFile]) -> tuple[list[str], list[str]]:
     judgements = judge_all(lessons)
     pages = expected_pages(lessons, judgements)
     changed += [path for path, text in pages.items() if write(path, text)]
-    for path in obsolete_pages([*pages]):
-        path.unlink()
-        changed.append(path)
     return list(dict.fromkeys(map(_shown, changed))), faults
 
 

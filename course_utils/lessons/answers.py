@@ -14,7 +14,7 @@ what the learner's answer *does* on cases that the learner does not see, never a
 ``hints.yml`` beside it has the words: ``check_double: {name: ..., right: ..., hints: {squares: ...}}``. The notebook's
 cell ends with ``check_double(double)``, which shows a :class:`Feedback`. The starting cell defines a function that
 raises ``NotImplementedError``, or a name that is None, or it holds broken code to repair. Starting cells and solutions
-use nothing of the notebook but its imports. Each lesson's ``wrong_answers.py`` holds one wrong answer for each hint.
+use nothing of the notebook but its imports. A test tries one wrong answer for each hint.
 """
 
 from __future__ import annotations

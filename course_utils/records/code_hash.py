@@ -8,7 +8,7 @@ import re
 from course_utils.records.files import package_root
 from course_utils.records.lessons import Lesson, measuring_cell
 
-_NOT_MEASURED = {"checks.py", "drawings.py", "pictures.py", "wrong_answers.py"}  # of exercises and of figures
+_NOT_MEASURED = {"checks.py", "drawings.py", "pictures.py"}  # of exercises and of figures
 _PROGRAM = re.compile(r"\bscripts/\w+\.py\b")
 
 

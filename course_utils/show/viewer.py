@@ -14,7 +14,6 @@ import traitlets
 
 from course_utils.show.cards import Card
 from course_utils.show.page import dressed, style
-from course_utils.show.tables import Column, Grid, Sheet, html
 
 _PAGE = Path(__file__).with_name("stored_view.html.j2")
 
@@ -96,9 +95,3 @@ def slider(label: str, cards: Sequence[tuple[str, Card]], everything: Card, at: 
     form = [field("at", label, [(name, at) for at, (name, _) in enumerate(cards)], slider=True)]
     fallback = f"<details open><summary>All values</summary>{everything.html()}</details>"
     return StoredView(repr(everything), stored_view("cards", states, fallback, form, at=at))
-
-
-def table_html(caption: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A plain table. The first cell of each row is its name."""
-    columns = [Column(head, cells, numeric=False) for head, cells in zip(heads, zip(*rows, strict=True), strict=True)]
-    return html(Sheet((Grid(caption, tuple(columns)),)))

@@ -36,7 +36,7 @@ def none_ran(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
 
 # Two lessons that stand, the first with a claim of its own; README shows a record of a third.
 _LESSONS = ("measuring", "profiler")
-_RULE = 'measuring/training_step.points[0].comparison["all CPU threads"].verdict'
+_VERDICT = 'recorded("measuring/training_step", "nvidia-h200").points[0].comparison["all CPU threads"].verdict'
 _CLAIM = f"""
   - id: S1
     claim: More threads are faster.
@@ -46,11 +46,7 @@ _CLAIM = f"""
     verdict: refuted
     sentence: They are not.
     condition: In a small step.
-    rule:
-      - confirmed: '{_RULE} == "FASTER"'
-      - refuted: '{_RULE} != "FASTER"'
-    evidence:
-      - {{label: all threads, show: '{_RULE.removesuffix(".verdict")}'}}
+    holds: '{_VERDICT} == "FASTER"'
 """
 _README = "# A course\n\n" + "".join(
     f"<!-- generated: {name} -->\n<!-- /generated -->\n\n" for name in ("card", "lessons")
@@ -71,8 +67,10 @@ def _two_lessons(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     for name in ("authoring", "course_utils"):
         shutil.copytree(ROOT / name, folder / name, ignore=left_out)
-    for name in ("book/images", "notebooks"):
+    for name in ("book/images", "book/reference", "notebooks"):
         (folder / name).mkdir(parents=True)
+    for slug in _LESSONS:
+        shutil.copy(ROOT / f"book/reference/{slug}.md", folder / "book/reference")
     for number, slug in enumerate(_LESSONS):
         shutil.copy(ROOT / f"notebooks/{file_name(slug)}.ipynb", folder / f"notebooks/{number:02d}_{slug}.ipynb")
     order = "Measure before you optimise:\n  - measuring\n  - profiler\nIn practice:\n"

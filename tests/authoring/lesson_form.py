@@ -1,4 +1,4 @@
-"""The form of a lesson that has a reference page: how long it may be, and what comes in which order.
+"""The form of a lesson: how long it may be, and what comes in which order.
 
 ``python -m tests.authoring.lesson_form pinned_memory`` prints its lengths, and what is wrong with it.
 """
@@ -14,7 +14,6 @@ from typing import Any
 
 from authoring.course_texts import ANCHOR
 from authoring.figures_in_text import lesson_minutes, shown_minutes
-from authoring.reference_pages import reference_pages
 from authoring.slides import slides_notebook
 from course_utils.records.lessons import Lesson, find_lesson
 from course_utils.records.notebook_files import read_notebook
@@ -41,10 +40,6 @@ class Limits:
 
 # They are about programs of several processes.
 LONGER = {slug: Limits(cells=30, visible_words=1400, minutes=30) for slug in ("ddp", "fsdp")}
-
-
-def has_new_form(lesson: Lesson) -> bool:
-    return lesson.slug in {page.stem for page in reference_pages()}
 
 
 def text_of(cell: dict[str, Any]) -> str:

@@ -22,7 +22,7 @@ from filelock import FileLock
 from authoring.claims import load_claims
 from authoring.pages import build
 from authoring.pages.generated import BookError
-from authoring.predictions import recorded_answers
+from authoring.predictions import recorded_answer
 from course_utils.lesson_order import file_name
 from course_utils.records.store import records_of, reference_root
 from tests import browser
@@ -223,7 +223,7 @@ def test_the_answer_to_a_prediction_is_folded_and_names_its_machine(html: Path, 
     slug = name.partition("_")[2]
     records = records_of(slug, reference_root())
     # A lesson may lead with another one's.
-    records += [found.record for answer in recorded_answers(slug) for found in answer.results]
+    records += [found.record for found in recorded_answer(slug).rests_on]
     # Of a machine with a GPU, what its CPU did alone is its CPU's; what nobody measured has no machine.
     machines = [machine for record in records for machine in (record.environment, record.environment.host)]
     head = card.select_one(".head").get_text()

@@ -13,7 +13,6 @@ import pytest
 
 from authoring import __main__ as command
 from authoring import demo, demo_lab
-from authoring.claims import load_claims
 from authoring.demo import demo_notebook, demo_times, live_cells, start_up, write_demo
 from authoring.teaching import demo_minutes
 from course_utils.lesson_order import file_name
@@ -68,17 +67,11 @@ def test_the_path_is_the_lessons_own_cells_and_ends_with_its_verdicts(lesson: Le
     assert [cell["id"] for cell in own] == [name for name in sources if name in {cell["id"] for cell in own}]
     assert all(cell["source"] == sources[cell["id"]] for cell in own if cell["cell_type"] == "code")
     words = "\n".join(cell["source"] for cell in path["cells"] if cell["cell_type"] == "markdown")
-    assert not any(f"## {heading}" in words for heading in ("Exercise", "Solutions", "Sources", "Recap"))
+    assert not any(f"## {heading}" in words for heading in ("Exercise", "Recap"))
     assert "](0" not in words, "a link to another lesson would lead nowhere"
-    end = path["cells"][-1]["source"]
     shown = [cell["source"] for cell in path["cells"][:-1] if cell["cell_type"] == "code"]
     assert any("recorded(" in source for source in shown), "the recorded answer stands before the verdict"
-    if end.startswith("## What people say"):
-        return
-    claims = [claim.id for claim in load_claims() if claim.lesson == lesson.slug]
-    assert end.startswith("## Verdict")
-    assert set(re.findall(r"^\*\*(\w+) · ", end, re.MULTILINE)) == set(claims)
-    assert all(line.startswith("**") for line in end.split("\n")[1:] if line), "verdicts, and nothing else"
+    assert path["cells"][-1]["source"].startswith("## What people say")
 
 
 @each_lesson

@@ -30,7 +30,7 @@ def root(tmp_path):
     ],
 )
 def test_a_figure_is_written_as_it_says(expression, words, root):
-    assert expressions.figure(expression, root) == words
+    assert expressions.written(expressions.evaluate(expression, root).value, expression) == words
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_a_figure_is_written_as_it_says(expression, words, root):
 )
 def test_one_that_cannot_be_worked_out_says_what_to_do(expression, error, message, root):
     with pytest.raises(error, match=message):
-        expressions.figure(expression, root)
+        expressions.written(expressions.evaluate(expression, root).value, expression)
 
 
 def test_a_condition_names_what_it_rests_on_and_the_numbers_that_it_reads(root):
@@ -62,3 +62,6 @@ def test_a_condition_names_what_it_rests_on_and_the_numbers_that_it_reads(root):
     assert (value, list(rests_on)) == (True, [("pinned_memory/copy", "some-gpu")])
     (number,) = expressions.numbers_of(condition, root)
     assert number == ("pinned_memory/copy[4]['pinned'].median_s", "some-gpu", "4.00 s")
+    in_a_table = 'recorded("caching_allocator/gap", "some-gpu")["default"]["given back"]'
+    ((_, _, words),) = expressions.numbers_of(f"{in_a_table} > 0", root)
+    assert words == "1.50 GiB"

@@ -17,7 +17,10 @@ from course_utils.records.notebook_files import dumped, read_notebook
 from tests.made_up_notebooks import code
 from tests.made_up_records import EPYC, edit_record, recorder_of
 
-TAKEN = f'It gives back <!--= caching_allocator/gap["default"]["given back"] @ {EPYC} -->0<!--/--> segments.'
+TAKEN = (
+    f'It gives back <!--= recorded("caching_allocator/gap", "{EPYC}")["default"]["given back"] -->0<!--/--> segments.'
+)
+CASES = f'len(recorded("torch_compile/mlp", "{recorder_of("torch_compile")}").labels)'
 
 
 def page(folder: Path, text: str) -> Path:
@@ -84,15 +87,6 @@ def recorded_by_one(lesson: str, records: Path) -> str:
     return machine
 
 
-def test_the_machine_may_be_left_out_where_there_is_one(tmp_path: Path, records: Path):
-    path = page(tmp_path, "There are <!--= len(torch_compile/graph_breaks.labels) -->4<!--/--> cases.")
-    machine = recorded_by_one("torch_compile", records)
-    assert check([path], records) == []
-    shutil.copytree(records / machine, records / "the other")
-    (fault,) = check([path], records)
-    assert f"name one: len(torch_compile/graph_breaks.labels) @ {machine}" in fault
-
-
 def test_the_time_of_a_lesson(tmp_path: Path, records: Path):
     texts = ["word " * 398 + "[two words](an/address)", "### Exercise 1 · Do · 7 min\n\n### Exercise 2 · Do · 5 min"]
     cells = [{"cell_type": "markdown", "id": text[:1], "metadata": {}, "source": text} for text in texts]
@@ -115,11 +109,11 @@ def test_the_time_of_a_lesson(tmp_path: Path, records: Path):
     ("text", "message"),
     [
         ("A <!--= claim T8 --> B", "half a marker"),
-        ("- <!--= len(torch_compile/mlp.labels) -->2<!--/--> is two.", "beginning of a line"),
-        ("```\na <!--= len(torch_compile/mlp.labels) -->2<!--/-->\n```", "in code"),
-        ("A <!--= len(torch_compile/mlp.labels) --1 -->3<!--/--> B", "two dashes"),
-        ("A <!--= torch_compile/mlp @ intel-xeon-processor -->2<!--/--> B", "a whole Comparison"),
-        ("A <!--= len(torch_compile/mlp.labels) @ nowhere -->2<!--/--> B", "no machine 'nowhere'"),
+        (f"- <!--= {CASES} -->2<!--/--> is two.", "beginning of a line"),
+        (f"```\na <!--= {CASES} -->2<!--/-->\n```", "in code"),
+        (f"A <!--= {CASES} --1 -->3<!--/--> B", "two dashes"),
+        (f"A <!--= {CASES[4:].removesuffix('.labels)')} -->2<!--/--> B", "gives .*write it with one of"),
+        ('A <!--= recorded("torch_compile/mlp", "nowhere") -->2<!--/--> B', "no machine 'nowhere'"),
         ("A <!--= 1 + 1 -->2<!--/--> B", "reads no experiment"),
         ("A <!--= claim X1 -->2<!--/--> B", "no claim 'X1'"),
         ("A <!--= time 99 -->2<!--/--> B", "There is no lesson '99'"),
@@ -128,6 +122,6 @@ def test_the_time_of_a_lesson(tmp_path: Path, records: Path):
 def test_a_marker_that_is_wrong_is_seen_and_left(tmp_path: Path, text: str, message: str):
     path = page(tmp_path, text)
     faults = check([path])
-    assert any(message in fault for fault in faults), faults
+    assert any(re.search(message, fault, re.S) for fault in faults), faults
     write([path])
     assert path.read_text(encoding="utf-8") == text

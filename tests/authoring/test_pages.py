@@ -71,35 +71,26 @@ def test_the_evidence_has_all_that_a_verdict_rests_on(judgements: list[Judgement
             if claim.lesson != path.stem:
                 continue
             shown = [claim.sentence, claim.condition, *claim.sources, *(code.strip() for _, code in claim.calls)]
-            for judged in judgement.parts:
-                shown += [f"{verdict}: {text}" for verdict, text in judged.part.steps]
-                shown += [f"{name} = {text}" for name, text in judged.part.let]
-                shown += [words for machine in judged.machines for _, words in machine.numbers]
-                shown += [machine.caption for machine in judged.machines]
-                shown += [judged.part.holds, judged.waits_for or ""]
-                shown += [says.row.source.link for says in judged.part.published]
+            shown += [words for machine in judgement.machines for _, words in machine.numbers]
+            shown += [machine.caption for machine in judgement.machines]
+            shown += [claim.holds, *(says.row.source.link for says in claim.published)]
             assert [text for text in shown if text.rstrip(".") not in entries[claim.id.lower()]] == []
 
 
-def test_evidence_stands_on_the_reference_page_that_has_a_place_for_it(judgements, tmp_path, monkeypatch):
+def test_evidence_stands_in_its_place_on_the_reference_page(judgements, tmp_path, monkeypatch):
     monkeypatch.setattr(evidence_pages, "BOOK", tmp_path)
     lesson = next(lesson for lesson in LESSONS if lesson.slug == "fsdp")
-    assert evidence_pages.address_of(lesson) == "evidence/fsdp.md"
-    own, reference = tmp_path / "evidence" / "fsdp.md", tmp_path / "reference" / "fsdp.md"
-    for path in (own, reference):
-        path.parent.mkdir()
-    own.touch()
-    reference.write_text("# FSDP\n\n## Errors\n\nA <!-- evidence --> in a line.\n", encoding="utf-8")
-    assert evidence_pages.address_of(lesson) == "evidence/fsdp.md"
-    reference.write_text("# FSDP\n\nText.\n\n<!-- evidence -->\n", encoding="utf-8")
-    assert evidence_pages.address_of(lesson) == "reference/fsdp.md"
+    with pytest.raises(BookError, match=r"book/reference/fsdp.md holds the evidence"):
+        evidence_pages.evidence_pages(judgements, [lesson])
+    reference = tmp_path / "reference" / "fsdp.md"
+    reference.parent.mkdir()
+    reference.write_text("# FSDP\n\nText.\n\n<!-- generated: evidence -->\n<!-- /generated -->\n", encoding="utf-8")
     for _ in range(2):  # the second time, what is there is replaced
         pages = evidence_pages.evidence_pages(judgements, [lesson])
         reference.write_text(pages[reference], encoding="utf-8")
     page = pages[reference]
     assert page.startswith("# FSDP\n\nText.\n\n<!-- generated: evidence -->\n\n## Evidence\n")
     assert page.count('<a id="t17"></a>') == page.count("<!-- /generated -->") == 1
-    assert evidence_pages.obsolete_pages([*pages]) == [own]
 
 
 # The front

@@ -33,7 +33,6 @@ ROW = {
     "values": {"pinned_ms": 2, "pageable_ms": 6, "peak_gib": 1.5},
     "shows": [{"label": "pageable over pinned", "show": "pageable_ms / pinned_ms"}],
 }
-RETRIES = 'caching_allocator/gap["default"]["retries"]'
 CLAIM = {
     "id": "X1",
     "claim": "It is faster.",
@@ -41,7 +40,6 @@ CLAIM = {
     "speaks_of": "CUDA",
     "verdict": "published",
     "sentence": "It is.",
-    "rule": [{"confirmed": f"{RETRIES} == 0"}, {"refuted": "otherwise"}],
     "published": [{"row": "somebody_gpu", "confirmed": "pinned_ms < pageable_ms"}],
 }
 
@@ -79,12 +77,11 @@ def test_rows_answer_where_no_record_of_ours_does(lesson, tmp_path):
 def test_our_own_record_decides_and_a_disagreement_is_shown(lesson, tmp_path):
     recorded = made_up_records.table("caching_allocator/gap", [{"setting": "default", "retries": 3}])
     root = made_up_records.write(tmp_path / "records", made_up_records.GPU, [recorded])
-    (claim,) = lesson([ROW], CLAIM).claims
-    (part,) = judge(claim, root).parts
-    assert part.verdict == "refuted"
-    assert [says.row.id for says in part.disagreeing] == ["somebody_gpu"]
-    (fault,) = faults([judge(claim, root)])
-    assert "states 'published' but its rule gives 'refuted'" in fault
+    holds = 'recorded("caching_allocator/gap", "some-gpu")["default"]["retries"] == 0'
+    (claim,) = lesson([ROW], CLAIM | {"holds": holds, "verdict": "refuted"}).claims
+    judgement = judge(claim, root)
+    assert (judgement.verdict, faults([judgement])) == ("refuted", [])
+    assert [says.row.id for says in judgement.disagreeing] == ["somebody_gpu"]
 
 
 def test_numbers_that_do_not_bear_out_what_a_row_is_said_to_say_are_a_fault(lesson, tmp_path):
@@ -98,8 +95,8 @@ def test_the_build_stops_at_a_row_that_its_numbers_do_not_bear_out(monkeypatch):
     from authoring.pages import build
 
     lessons = load_lessons()
-    judgement = next(each for each in claims.judge_all(lessons) if any(part.part.published for part in each.parts))
-    says = next(part for part in judgement.parts if part.part.published).part.published[0]
+    judgement = next(each for each in claims.judge_all(lessons) if each.claim.published)
+    says = judgement.claim.published[0]
     monkeypatch.setattr(type(says), "holds", property(lambda self: self != says))
     with pytest.raises(build.BookError, match=says.row.id):
         build.check(lessons, [judgement])
@@ -145,9 +142,7 @@ def test_a_row_shows_its_numbers_with_all_that_is_not_stated(lesson):
     assert "Not controlled: batch differs." in text
     assert "[somebody/measured, copy.md](https://github.com/somebody/measured/blob/0123abc/results/copy.md)" in text
     (claim,) = lesson([ROW], CLAIM).claims
-    assert "It says *Holds*, because `pinned_ms < pageable_ms`." in rows_text(
-        [claim.parts[0].published[0].row], claim.parts[0].published
-    )
+    assert "It says *Holds*, because `pinned_ms < pageable_ms`." in rows_text([claim.published[0].row], claim.published)
     bare = rows_text(lesson([{key: value for key, value in ROW.items() if key != "shows"}]).published)
     assert "pinned_ms **2.00 ms**; pageable_ms **6.00 ms**; peak_gib **1.50 GiB**" in bare
 
@@ -185,8 +180,8 @@ def test_an_answer_carries_its_number_with_a_link_to_where_it_comes_from(lesson)
 
 def test_an_answer_from_a_record_links_the_record_and_names_its_machine(lesson):
     machine = next(store.reference_root().glob("*/measuring.json")).parent.name
-    number = 'measuring/known_answers["two products"].ratio'
-    answer = {"says": "{number}.", "number": number, "machine": machine}
+    number = f'recorded("measuring/known_answers", "{machine}")["two products"].ratio'
+    answer = {"says": "{number}.", "number": number}
     trial = lesson([], answer=answer)
     text = answer_text(trial, [trial], "..")
     path = text.sentence.partition("](")[2].rstrip(").")

@@ -29,9 +29,9 @@ def recorded_here(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: p
 
 def test_your_own_records_judge_the_claims_that_they_can(recorded_here: Path, tmp_path: Path, capsys):
     judged = authoring_report.judged_here()
-    own = [part for claim in claims.load_claims() if claim.lesson == "caching_allocator" for part in claim.parts]
+    own = [claim for claim in claims.load_claims() if claim.lesson == "caching_allocator"]
     assert judged
-    assert all(part in own and machine.verdict == part.verdict for part, machine in judged)
+    assert all(claim in own and machine.verdict == claim.verdict for claim, machine in judged)
     machine = judged[0][1]
     assert machine.numbers
     path = tmp_path / "page.html"
@@ -49,9 +49,9 @@ def test_your_own_record_takes_the_place_of_the_one_that_a_condition_names(recor
     record = store.load_lesson(folder / recorded_here.name)
     mine = dataclasses.replace(record, environment=dataclasses.replace(record.environment, machine=folder.name))
     store.save_lesson(mine, folder.parent)
-    pairs = [pair for pair in authoring_report.judged_here() if pair[0].holds]
+    pairs = authoring_report.judged_here()
     assert pairs
-    assert all((judged.machine, judged.verdict) == (folder.name, part.verdict) for part, judged in pairs)
+    assert all((judged.machine, judged.verdict) == (folder.name, claim.verdict) for claim, judged in pairs)
     assert any(judged.numbers for _, judged in pairs)
 
 
@@ -63,8 +63,7 @@ def test_what_the_page_lacks_is_said_at_the_end(recorded_here: Path, tmp_path: P
 
 def test_a_claim_that_your_records_judge_otherwise_is_said(recorded_here: Path, monkeypatch: pytest.MonkeyPatch):
     (claim,) = (claim for claim in claims.load_claims() if claim.id == "T9")
-    parts = tuple(dataclasses.replace(part, verdict="confirmed") for part in claim.parts)
-    stated = [dataclasses.replace(claim, parts=parts)]
+    stated = [dataclasses.replace(claim, verdict="confirmed")]
     monkeypatch.setattr(claims, "load_claims", lambda: stated)
     section = authoring_report.claims_section()
     assert re.search(r"decide 1 claim of the course's ledger,\s+1 of them otherwise", section)

@@ -1,7 +1,6 @@
 """Every exercise of every lesson: untouched starting cell, solution, and one wrong answer for each hint.
 
-Starting cells and solutions are taken from the notebooks, wrong answers from ``tests/lessons/wrong_answers/<slug>.py``,
-or from the folder of a lesson in the older form.
+Starting cells and solutions are taken from the notebooks, wrong answers from ``tests/lessons/wrong_answers/<slug>.py``.
 """
 
 from __future__ import annotations
@@ -31,9 +30,7 @@ def checks_of(slug: str) -> dict[str, Exercise]:
 
 
 def wrong_answers(slug: str) -> dict[str, dict[str, Any]]:
-    is_beside = (Path(__file__).parent / "wrong_answers" / f"{slug}.py").exists()
-    name = f"tests.lessons.wrong_answers.{slug}" if is_beside else f"course_utils.lessons.{slug}.wrong_answers"
-    return importlib.import_module(name).WRONG
+    return importlib.import_module(f"tests.lessons.wrong_answers.{slug}").WRONG
 
 
 def _imports(node: ast.stmt) -> bool:
@@ -76,7 +73,7 @@ class Lesson:
                 tags = cell["metadata"].get("tags", [])
                 pasted = "standalone" in tags and not number
                 self.given += [node for node in tree.body if _imports(node) or (pasted and _defines(node))]
-                if section in ("Exercise", "Exercises", "Solutions") and number:
+                if section == "Exercise" and number:
                     folded = "hide-cell" in tags
                     (self.solutions if folded else self.starts).setdefault(number, []).append(tree)
 

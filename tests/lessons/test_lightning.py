@@ -69,7 +69,7 @@ def by_hand(net, loader, optimizer, read):
         loss.backward()
         optimizer.step()
         if read:
-            bool(loss.detach().isnan()), float(loss), next(net.parameters()).data.sum().tolist()
+            bool(loss.detach().isnan()), float(loss), next(net.parameters()).data.sum().item()
 
 
 @pytest.mark.parametrize(("read", "waits"), [(False, 0), (True, 3)])

@@ -101,7 +101,7 @@ def batches(batch: Tensor, steps: int, broken: int | None = None) -> DataLoader:
 
 
 class Reads(TorchDispatchMode):
-    """Counts where a tensor becomes a Python number: ``item()``, ``float()``, ``bool()``, ``tolist()`` of one.
+    """Counts where a tensor becomes a Python number: ``item()``, ``float()``, ``bool()``.
 
     Only of values that come from the weights, and so would lie on a GPU. An optimizer's step counter is on the CPU.
     """

@@ -18,7 +18,7 @@ class TrainersNeededError(ImportError):
 
 def require() -> None:
     """Raise, with one sentence, where a Trainer is missing or must not be imported; nothing of it is imported."""
-    found = {each.name.lower(): each.version for each in metadata.distributions()}
+    found = {str(each.name).lower(): each.version for each in reversed([*metadata.distributions()])}  # first wins
     for name in ("lightning", "pytorch-lightning"):
         if found.get(name) in COMPROMISED:
             raise TrainersNeededError(

@@ -118,7 +118,7 @@ class Reads(TorchDispatchMode):
         on_device = is_sent or any(hasattr(each, "on_device") for each in its)
         self.counts[on_device] += func is torch.ops.aten._local_scalar_dense.default
         out = func(*args, **(kwargs or {}))
-        for leaf in tree_leaves((out, args if is_sent else None)):
+        for leaf in tree_leaves((out, args if is_sent or out is None else None)):  # None: it wrote in place
             if on_device and isinstance(leaf, Tensor):
                 leaf.untyped_storage().on_device = True
         return out

@@ -1,10 +1,13 @@
-"""What the lesson times and counts: fits of a small network by three loops, and what each asks of the device."""
+"""What the lesson counts and times: fits of one small network, and what a loop reads from the device."""
 
 from __future__ import annotations
 
 import contextlib
+import gc
 import io
+import itertools
 import logging
+import os
 import statistics
 import sys
 import tempfile
@@ -12,46 +15,63 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-import lightning as L  # noqa: N812 - as its documentation has it
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # before transformers is imported: nothing here needs a network
+
+import lightning as L  # noqa: N812
 import torch
 import tqdm
+import transformers
 from lightning.pytorch.callbacks import TQDMProgressBar
-from lightning.pytorch.demos.boring_classes import BoringModel
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.data import DataLoader
 
 from course_utils.records.kinds.comparison import Comparison
-from course_utils.records.kinds.sweep import Sweep
 from course_utils.records.paired import median_interval
 
-Fit = Callable[[L.LightningModule, "Batches"], Any]
-LEAN = {
-    "logger": False,
-    "enable_checkpointing": False,
-    "enable_progress_bar": False,
-    "enable_model_summary": False,
-    "num_sanity_val_steps": 0,
-}
+Way = Callable[[nn.Module, DataLoader], Any]
+_OFF = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
+LEAN = dict.fromkeys(_OFF, False) | {"num_sanity_val_steps": 0, "accelerator": "cpu"}
+transformers.logging.set_verbosity_error()
+for part in ("pytorch", "fabric"):
+    logging.getLogger(f"lightning.{part}").setLevel(logging.ERROR)
 
 
-class Batches:
-    """The same batch, ``steps`` times. No list: the Trainer would take a list for that many loaders."""
+class Net(nn.Sequential):
+    """Two layers that learn the first column of what they are given."""
 
-    def __init__(self, batch: Any, steps: int) -> None:
-        self.batch, self.steps = batch, steps
+    def __init__(self, width: int = 16) -> None:
+        super().__init__(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 1))
 
-    def __len__(self) -> int:
-        return self.steps
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        return {"loss": nn.functional.mse_loss(super().forward(x), x[:, :1])}
 
-    def __iter__(self) -> Iterator[Any]:
-        return iter([self.batch] * self.steps)
+
+def sgd(net: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(net.parameters(), lr=0.01)
+
+
+class Module(L.LightningModule):
+    """The network as Lightning wants it; ``log`` is what ``self.log`` is given beside the loss."""
+
+    def __init__(self, net: nn.Module, log: Mapping[str, Any]) -> None:
+        super().__init__()
+        self.net, self.log_options = net, log
+
+    def training_step(self, batch: dict[str, Tensor], _: int) -> Tensor:
+        loss = self.net(**batch)["loss"]
+        self.log("loss", loss, **self.log_options)
+        return loss
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return sgd(self.net)
 
 
 class TextBar(TQDMProgressBar):
-    """The default bar where Rich is not installed, as a terminal has it; in a notebook it would be a widget."""
+    """Lightning's bar as a terminal has it, without Rich; in a notebook it would be a widget."""
 
     def init_train_tqdm(self) -> tqdm.tqdm:
         return tqdm.std.tqdm(disable=self.is_disabled, file=sys.stdout, bar_format=self.BAR_FORMAT)
@@ -59,43 +79,76 @@ class TextBar(TQDMProgressBar):
 
 @contextlib.contextmanager
 def quiet() -> Iterator[str]:
-    """Work in a folder that goes afterwards, with what the Trainer writes; its banners and warnings are not shown."""
-    loggers = [logging.getLogger(f"lightning.{part}") for part in ("pytorch", "fabric")]
-    levels = [logger.level for logger in loggers]
-    nowhere = io.StringIO()
+    """Work in a folder that goes afterwards, with what a Trainer writes; what it prints is not shown."""
     with (
         tempfile.TemporaryDirectory() as folder,
         contextlib.chdir(folder),  # before the folder goes: Windows removes none that a process is in
-        warnings.catch_warnings(),
-        contextlib.redirect_stdout(nowhere),
-        contextlib.redirect_stderr(nowhere),
+        warnings.catch_warnings(action="ignore"),
+        contextlib.redirect_stdout(io.StringIO()),
+        contextlib.redirect_stderr(io.StringIO()),
     ):
-        warnings.simplefilter("ignore")
-        for logger in loggers:
-            logger.setLevel(logging.ERROR)
-        try:
-            yield folder
-        finally:
-            for logger, level in zip(loggers, levels, strict=True):
-                logger.setLevel(level)
+        yield folder
 
 
-def fits(ways: Mapping[str, tuple[Fit, Any]], make: Callable[[Any], Any], batch: Any, steps: int) -> dict[str, Any]:
+def batches(batch: Tensor, steps: int, broken: int | None = None) -> DataLoader:
+    """The same batch, ``steps`` times, from a loader like any other; that of step ``broken`` is NaN."""
+    step = itertools.count(1)
+
+    def collate(_: list[int]) -> dict[str, Tensor]:
+        return {"x": batch * float("nan") if next(step) == broken else batch}
+
+    return DataLoader(range(8 * steps), batch_size=8, collate_fn=collate)
+
+
+class Reads(TorchDispatchMode):
+    """Counts where a tensor becomes a Python number: ``item()``, ``float()``, ``bool()``.
+
+    Only of values that come from the weights, and so would lie on a GPU. An optimizer's step counter is on the CPU.
+    """
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.counts: Counter[bool] = Counter()
+        for weight in net.parameters():
+            weight.untyped_storage().on_device = True
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        its = [leaf.untyped_storage() for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        is_sent = func.namespace == "c10d"  # to other ranks: on GPUs, from GPU to GPU
+        on_device = is_sent or any(hasattr(each, "on_device") for each in its)
+        self.counts[on_device] += func is torch.ops.aten._local_scalar_dense.default
+        out = func(*args, **(kwargs or {}))
+        for leaf in tree_leaves((out, args if is_sent or out is None else None)):  # None: it wrote in place
+            if on_device and isinstance(leaf, Tensor):
+                leaf.untyped_storage().on_device = True
+        return out
+
+
+def waits(ways: Mapping[str, Way], make: Callable[[], nn.Module]) -> list[dict[str, Any]]:
+    """Rows by way: reads a step, from fits of 10 and of 40 steps. No log is due between, unless at each step."""
+    rows = []
+    for name, fit in ways.items():
+        counts = []
+        for steps in (10, 40):
+            with quiet(), Reads(net := make()) as seen:
+                fit(net, batches(torch.ones(8, 16), steps))
+            counts.append(seen.counts[True])
+        rows.append({"loop": name, "waits a step": (counts[1] - counts[0]) / 30})
+    return rows
+
+
+def fits(ways: Mapping[str, Way], make: Callable[[], nn.Module], batch: Tensor, steps: int) -> dict[str, Any]:
     """Cases for ``compare``: each way with one step, and with ``steps`` more. They return steps and trained weights."""
+    gc.freeze()  # Hugging Face collects garbage when a fit starts: among all that a notebook has imported, 0.2 s
 
     def run(way: str, count: int) -> tuple[int, list[Tensor]]:
-        fit, options = ways[way]
         torch.manual_seed(0)
-        module = make(options)
+        net = make()
         with quiet():
-            fit(module, Batches(batch, count))
-        return count, [weight.detach().cpu() for weight in module.parameters()]
+            ways[way](net, batches(batch, count))
+        return count, [weight.detach().cpu() for weight in net.parameters()]
 
-    return {
-        f"{way}, {'1 step' if count == 1 else f'{count} steps'}": partial(run, way, count)
-        for count in (1, 1 + steps)
-        for way in ways
-    }
+    return {f"{way}, steps: {count}": partial(run, way, count) for count in (1, 1 + steps) for way in ways}
 
 
 def same_weights() -> Callable[[Any, Any], bool]:
@@ -103,105 +156,23 @@ def same_weights() -> Callable[[Any, Any], bool]:
     first: dict[Any, list[Tensor]] = {}
 
     def check(_: Any, output: tuple[int, list[Tensor]]) -> bool:
-        count, weights = output
-        return all(map(torch.equal, weights, first.setdefault((count, weights[0].shape), weights)))
+        return all(map(torch.equal, output[1], first.setdefault((output[0], output[1][0].shape), output[1])))
 
     return check
 
 
 def per_step(timed: Comparison) -> list[dict[str, Any]]:
-    """Rows by way: what a step takes and what starting takes, from the fits of one and of many steps of each round."""
-    by_way: dict[str, dict[int, tuple[float, ...]]] = {}
+    """Rows by way: what a step takes, and more than the plain one's, from the two fits of each round."""
+    by_way: dict[str, list[tuple[float, ...]]] = {}
     for case in timed.cases:
-        way, _, words = case.label.rpartition(", ")
-        by_way.setdefault(way, {})[int(words.split()[0])] = case.elapsed_s
-    steps: dict[str, list[float]] = {}
-    for way, elapsed_s in by_way.items():
-        long = max(elapsed_s)
-        steps[way] = [(b - a) / (long - 1) for a, b in zip(elapsed_s[1], elapsed_s[long], strict=True)]
-    plain = next(iter(steps.values()))
-    return [_row(way, values, plain, by_way[way][1]) for way, values in steps.items()]
-
-
-def _row(way: str, values: list[float], plain: list[float], short: tuple[float, ...]) -> dict[str, Any]:
-    over = [mine - base for mine, base in zip(values, plain, strict=True)]
-    interval = median_interval(over, 0.95)
-    return {
-        "loop": way,
-        "a step": statistics.median(values),
-        "over the plain loop": statistics.median(over),
-        "times the plain loop": statistics.median(values) / statistics.median(plain),
-        "to start and end": statistics.median(short) - statistics.median(values),
-        "low": interval.low,
-        "high": interval.high,
-    }
-
-
-def by_width(timed: Sweep) -> list[dict[str, Any]]:
-    """Rows by width of the network and way: those of ``per_step``."""
-    rows = ((point.value, row) for point in timed.points for row in per_step(point.comparison))
-    return [row | {"loop": f"width {width}, {row['loop']}"} for width, row in rows]
-
-
-# What each asks of the device
-
-
-class Asked(TorchDispatchMode):
-    """Counts operations that PyTorch is asked for; ``.item()`` is one of them, and the one that waits for a GPU."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.counts: Counter[str] = Counter()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.counts[func.name()] += 1
-        return func(*args, **(kwargs or {}))
-
-
-def asked(ways: Mapping[str, tuple[Fit, Any]], make: Callable[[Any], Any], batch: Any) -> list[dict[str, Any]]:
-    """Rows by way: waits and operations of a step, and the files that a fit leaves.
-
-    Counted in fits of 50 and of 100 steps: the difference is what 50 steps ask for. The logger is due once in them.
-    """
-    rows = []
-    for way, (fit, options) in ways.items():
-        counts, files = [], 0
-        for steps in (50, 100):
-            with quiet() as folder, Asked() as seen:
-                fit(make(options), Batches(batch, steps))
-                files = sum(path.is_file() for path in Path(folder).rglob("*"))
-            counts.append(seen.counts)
-        more = counts[1] - counts[0]
-        operations = sum(count for name, count in more.items() if name.startswith("aten"))
-        rows.append(
-            {
-                "loop": way,
-                "waits a step": more["aten::_local_scalar_dense"] / 50,
-                "operations a step": operations / 50,
-                "files": files,
-            }
-        )
+        by_way.setdefault(case.label.partition(", steps: ")[0], []).append(case.elapsed_s)
+    steps = int(timed.cases[-1].label.split()[-1]) - 1
+    rows, plain = [], None
+    for way, both in by_way.items():
+        values = [(long - short) / steps for short, long in zip(*both, strict=True)]
+        plain = plain or values
+        over = [mine - base for mine, base in zip(values, plain, strict=True)]
+        interval = median_interval(over, 0.95)
+        row = {"loop": way, "a step": statistics.median(values), "added": statistics.median(over)}
+        rows.append(row | {"low": interval.low, "high": interval.high})
     return rows
-
-
-def precisions(words: list[Any]) -> list[dict[str, Any]]:
-    """Rows by what is passed as ``precision`` on a CPU: the one that the Trainer takes, and dtypes that a step sees."""
-    rows = []
-    for word in words:
-        module, batches = _Watched(), Batches(torch.ones(2, 32), 1)
-        with quiet():
-            trainer = L.Trainer(accelerator="cpu", max_epochs=1, precision=word, **LEAN)
-            trainer.fit(module, batches, batches)
-        seen = {name: str(dtype).removeprefix("torch.") for name, dtype in module.seen.items()}
-        rows.append({"precision=": repr(word), "taken as": trainer.precision, **seen})
-    return rows
-
-
-class _Watched(BoringModel):
-    def training_step(self, batch: Tensor, _: int) -> Tensor:
-        out = self(batch)
-        self.seen = {"batch": batch.dtype, "output": out.dtype}
-        return out.float().mean()
-
-    def on_after_backward(self) -> None:
-        self.seen |= {"weights": self.layer.weight.dtype, "gradients": self.layer.weight.grad.dtype}

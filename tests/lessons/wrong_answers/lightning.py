@@ -1,0 +1,27 @@
+"""Wrong answers to the exercise of `lightning`: one for each hint."""
+
+HF = {"logging_nan_inf_filter": False, "logging_steps": 10, "disable_tqdm": True, "save_strategy": "no"}
+LEAN = {
+    "logger": False,
+    "enable_checkpointing": False,
+    "enable_progress_bar": False,
+    "enable_model_summary": False,
+    "num_sanity_val_steps": 0,
+}
+
+
+def answer(hugging_face=HF, lightning=LEAN, **log):
+    return lambda: (hugging_face, lightning, log)
+
+
+WRONG = {
+    "check_settings": {
+        "filtered": answer(hugging_face=HF | {"logging_nan_inf_filter": True}),
+        "logs_each_step": answer(hugging_face=HF | {"logging_steps": 1}),
+        "hf_not_logged": answer(hugging_face=HF | {"logging_steps": 50}),
+        "hf_left_on": answer(hugging_face=HF | {"save_strategy": "steps"}),
+        "left_on": answer(lightning=LEAN | {"enable_checkpointing": True}),
+        "nothing_logged": answer(lightning={"barebones": True}),
+        "waits": answer(prog_bar=True),
+    },
+}

@@ -84,7 +84,7 @@ def test_a_five_minute_path_takes_at_most_eight_and_has_been_timed(lesson: Lesso
 # A lesson of its own
 
 CELLS = [
-    text("# 05 · Things\n\n*When are things fast?*\n\n**You will be able to** tell.", "demo"),
+    text("# 05 · Things\n\n*When are things fast?*\n\n**You need** time.", "demo"),
     code("import math", "experiment", "set-up"),
     text("## The claim\n\nSee [lesson 04](04_other.ipynb) and [the docs](https://docs.org).", "demo"),
     code("raise RuntimeError('too slow for a demo')"),
@@ -103,7 +103,7 @@ def test_what_is_set_up_runs_first_and_is_folded_unless_it_is_shown(tmp_path: Pa
     assert live_cells(path) == ["c4", "c5"]
     assert cells["c2"]["source"] == "## The claim\n\nSee lesson 04 and [the docs](https://docs.org)."
     assert cells["c6"]["source"] == "## What people say\n\nIt depends."
-    assert "able to" not in cells["title"]["source"]
+    assert "You need" not in cells["title"]["source"]
 
 
 def test_a_lesson_without_a_path_is_an_error(tmp_path: Path):

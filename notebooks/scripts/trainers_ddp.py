@@ -1,4 +1,4 @@
-"""DDP by hand, by Lightning and by Hugging Face: what each rank sends and reads a step, and the mean that it logs.
+"""DDP by hand, by Lightning, by Hugging Face: what each rank sends, copies, reads a step, and the mean that it logs.
 
 torchrun --standalone --nproc-per-node=2 scripts/trainers_ddp.py
 """
@@ -15,13 +15,14 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 from transformers import Trainer, TrainingArguments
 
-from course_utils.lessons.lightning.cases import LEAN, Reads, quiet
+from course_utils.lessons.lightning.cases import LEAN, Copies, Reads, quiet
 from course_utils.ranks.collectives import Collectives
 from course_utils.ranks.programs import join_ranks, report
 
 STEPS = 8
 VALIDATION = torch.arange(5.0)[:, None] ** 2  # five rows: no two ranks can share them evenly
 HUGGING_FACE = {"report_to": "none", "disable_tqdm": True, "logging_nan_inf_filter": False, "save_strategy": "no"}
+HUGGING_FACE["accelerator_config"] = {"non_blocking": True}
 
 
 class Net(nn.Module):
@@ -58,7 +59,7 @@ def by_hand(net: Net, ranks: int, device: torch.device, steps: int) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for batch in torch.ones(steps, 4, 1):
         optimizer.zero_grad()
-        model(batch.to(device))["loss"].backward()
+        model(batch.to(device, non_blocking=True))["loss"].backward()
         optimizer.step()
 
 
@@ -88,12 +89,12 @@ def a_step(loop: Callable[..., Any], *where: Any) -> dict[str, float]:
     """What a step asks for: the difference between two fits."""
     found = []
     for steps in (STEPS, 2 * STEPS):
-        with Collectives() as sent, Reads(net := Net()) as read:
+        with Collectives() as sent, Copies() as copied, Reads(net := Net()) as read:
             loop(net, *where, steps)
         names = Counter(name for name, *_ in sent.calls)
-        found.append((names["allreduce"], names["broadcast"], read.counts[True]))
+        found.append((names["allreduce"], names["broadcast"], copied.count, read.count))
     rates = [(more - fewer) / STEPS for fewer, more in zip(*found, strict=True)]
-    return dict(zip(("all-reduces", "broadcasts", "waits"), rates, strict=True))
+    return dict(zip(("all-reduces", "broadcasts", "blocking copies", "reads"), rates, strict=True))
 
 
 def main() -> None:

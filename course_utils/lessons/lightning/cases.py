@@ -9,10 +9,8 @@ import itertools
 import logging
 import os
 import statistics
-import sys
 import tempfile
 import warnings
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
@@ -21,10 +19,10 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")  # before transformers is imported:
 
 import lightning as L  # noqa: N812
 import torch
-import tqdm
 import transformers
-from lightning.pytorch.callbacks import TQDMProgressBar
+from lightning.fabric.utilities import apply_func
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader
@@ -32,10 +30,10 @@ from torch.utils.data import DataLoader
 from course_utils.records.kinds.comparison import Comparison
 from course_utils.records.paired import median_interval
 
-Way = Callable[[nn.Module, DataLoader], Any]
 _OFF = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
 LEAN = dict.fromkeys(_OFF, False) | {"num_sanity_val_steps": 0, "accelerator": "cpu"}
 transformers.logging.set_verbosity_error()
+apply_func._BLOCKING_DEVICE_TYPES = ()  # Lightning moves a batch to the CPU as it does to a GPU
 for part in ("pytorch", "fabric"):
     logging.getLogger(f"lightning.{part}").setLevel(logging.ERROR)
 
@@ -70,13 +68,6 @@ class Module(L.LightningModule):
         return sgd(self.net)
 
 
-class TextBar(TQDMProgressBar):
-    """Lightning's bar as a terminal has it, without Rich; in a notebook it would be a widget."""
-
-    def init_train_tqdm(self) -> tqdm.tqdm:
-        return tqdm.std.tqdm(disable=self.is_disabled, file=sys.stdout, bar_format=self.BAR_FORMAT)
-
-
 @contextlib.contextmanager
 def quiet() -> Iterator[str]:
     """Work in a folder that goes afterwards, with what a Trainer writes; what it prints is not shown."""
@@ -95,7 +86,7 @@ def batches(batch: Tensor, steps: int, broken: int | None = None) -> DataLoader:
     step = itertools.count(1)
 
     def collate(_: list[int]) -> dict[str, Tensor]:
-        return {"x": batch * float("nan") if next(step) == broken else batch}
+        return {"x": batch * float("nan") if next(step) == broken else batch[:]}
 
     return DataLoader(range(8 * steps), batch_size=8, collate_fn=collate)
 
@@ -106,9 +97,10 @@ class Reads(TorchDispatchMode):
     Only of values that come from the weights, and so would lie on a GPU. An optimizer's step counter is on the CPU.
     """
 
+    count = 0
+
     def __init__(self, net: nn.Module) -> None:
         super().__init__()
-        self.counts: Counter[bool] = Counter()
         for weight in net.parameters():
             weight.untyped_storage().on_device = True
 
@@ -116,7 +108,7 @@ class Reads(TorchDispatchMode):
         its = [leaf.untyped_storage() for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         is_sent = func.namespace == "c10d"  # to other ranks: on GPUs, from GPU to GPU
         on_device = is_sent or any(hasattr(each, "on_device") for each in its)
-        self.counts[on_device] += func is torch.ops.aten._local_scalar_dense.default
+        self.count += on_device and func is torch.ops.aten._local_scalar_dense.default
         out = func(*args, **(kwargs or {}))
         for leaf in tree_leaves((out, args if is_sent or out is None else None)):  # None: it wrote in place
             if on_device and isinstance(leaf, Tensor):
@@ -124,20 +116,36 @@ class Reads(TorchDispatchMode):
         return out
 
 
-def waits(ways: Mapping[str, Way], make: Callable[[], nn.Module]) -> list[dict[str, Any]]:
-    """Rows by way: reads a step, from fits of 10 and of 40 steps. No log is due between, unless at each step."""
+class Copies(TorchFunctionMode):
+    """Counts copies to the device that block: ``torch.tensor(.., device=)``; ``to`` without ``non_blocking=True``."""
+
+    count = 0
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs := kwargs or {}))
+        places = [each for each in (*args[1:], *kwargs.values()) if isinstance(each, torch.device | str)]
+        if places and func in (Tensor.to, torch.tensor):
+            is_there = hasattr(args[0], "is_there") or hasattr(out.untyped_storage(), "on_device")
+            self.count += not (is_there or kwargs.get("non_blocking"))
+            out.is_there = True
+        return out
+
+
+def waits(ways: Mapping[str, Callable[..., Any]], make: Callable[[], nn.Module]) -> list[dict[str, Any]]:
+    """Rows by way: waits a step, from fits of 10 and of 40 steps. No log is due between, unless at each step."""
     rows = []
     for name, fit in ways.items():
         counts = []
         for steps in (10, 40):
-            with quiet(), Reads(net := make()) as seen:
+            with quiet(), Copies() as copied, Reads(net := make()) as seen:
                 fit(net, batches(torch.ones(8, 16), steps))
-            counts.append(seen.counts[True])
-        rows.append({"loop": name, "waits a step": (counts[1] - counts[0]) / 30})
+            counts.append((seen.count, copied.count))
+        reads, copies = ((more - fewer) / 30 for fewer, more in zip(*counts, strict=True))
+        rows.append({"loop": name, "reads a step": reads, "blocking copies": copies})
     return rows
 
 
-def fits(ways: Mapping[str, Way], make: Callable[[], nn.Module], batch: Tensor, steps: int) -> dict[str, Any]:
+def fits(ways: Mapping[str, Callable[..., Any]], make: Callable, batch: Tensor, steps: int) -> dict[str, Any]:
     """Cases for ``compare``: each way with one step, and with ``steps`` more. They return steps and trained weights."""
     gc.freeze()  # Hugging Face collects garbage when a fit starts: among all that a notebook has imported, 0.2 s
 
@@ -151,28 +159,19 @@ def fits(ways: Mapping[str, Way], make: Callable[[], nn.Module], batch: Tensor, 
     return {f"{way}, steps: {count}": partial(run, way, count) for count in (1, 1 + steps) for way in ways}
 
 
-def same_weights() -> Callable[[Any, Any], bool]:
+def same_weights(first: dict[Any, list[Tensor]], _: Any, output: tuple[int, list[Tensor]]) -> bool:
     """A check for ``compare``: a fit's weights equal, bit by bit, those of the first way after as many steps."""
-    first: dict[Any, list[Tensor]] = {}
-
-    def check(_: Any, output: tuple[int, list[Tensor]]) -> bool:
-        return all(map(torch.equal, output[1], first.setdefault((output[0], output[1][0].shape), output[1])))
-
-    return check
+    return all(map(torch.equal, output[1], first.setdefault((output[0], output[1][0].shape), output[1])))
 
 
 def per_step(timed: Comparison) -> list[dict[str, Any]]:
-    """Rows by way: what a step takes, and more than the plain one's, from the two fits of each round."""
-    by_way: dict[str, list[tuple[float, ...]]] = {}
-    for case in timed.cases:
-        by_way.setdefault(case.label.partition(", steps: ")[0], []).append(case.elapsed_s)
-    steps = int(timed.cases[-1].label.split()[-1]) - 1
-    rows, plain = [], None
-    for way, both in by_way.items():
-        values = [(long - short) / steps for short, long in zip(*both, strict=True)]
+    """Rows by way: what it adds to the plain one's step, from the two fits of each round."""
+    half, rows, plain = len(timed.cases) // 2, [], None
+    for short, long in zip(timed.cases[:half], timed.cases[half:], strict=True):
+        way, _, steps = long.label.partition(", steps: ")
+        values = [(more - one) / (int(steps) - 1) for one, more in zip(short.elapsed_s, long.elapsed_s, strict=True)]
         plain = plain or values
         over = [mine - base for mine, base in zip(values, plain, strict=True)]
         interval = median_interval(over, 0.95)
-        row = {"loop": way, "a step": statistics.median(values), "added": statistics.median(over)}
-        rows.append(row | {"low": interval.low, "high": interval.high})
-    return rows
+        rows.append({"loop": way, "added": statistics.median(over), "low": interval.low, "high": interval.high})
+    return rows[1:]

@@ -12,7 +12,7 @@ from lightning.pytorch.callbacks import ModelSummary, ProgressBar
 from transformers import Trainer, TrainingArguments
 
 from course_utils.lessons.answers import NotRight, ask, exercise
-from course_utils.lessons.lightning.cases import Module, Net, Reads, batches, quiet
+from course_utils.lessons.lightning.cases import Copies, Module, Net, Reads, batches, quiet
 
 _STEPS = 10
 
@@ -30,17 +30,17 @@ def check_settings(answer: Any) -> str | None:
 
 def _hugging_face(settings: Mapping[str, Any]) -> str | None:
     net, loader = Net(), batches(torch.ones(8, 16), _STEPS)
-    with quiet() as folder, Reads(net) as reads:
+    with quiet() as folder, Copies() as copies, Reads(net):
         args = TrainingArguments(**dict(settings) | {"output_dir": folder, "use_cpu": True, "num_train_epochs": 1})
         trainer = Trainer(net, args, train_dataset=loader.dataset, data_collator=loader.collate_fn)
         trainer.train()
         is_written = any(path.is_file() for path in Path(folder).rglob("*"))
     if args.logging_nan_inf_filter:
         return "filtered"
-    if reads.counts[True] >= _STEPS:
-        return "logs_each_step"
-    if not any("loss" in entry for entry in trainer.state.log_history):
-        return "hf_not_logged"
+    if copies.count >= _STEPS:
+        return "copies"
+    if (logged := [entry["step"] for entry in trainer.state.log_history if "loss" in entry]) != [_STEPS]:
+        return "logs_early" if logged else "hf_not_logged"
     return "hf_left_on" if is_written or not args.disable_tqdm else None
 
 
@@ -53,6 +53,7 @@ def _lightning(settings: Mapping[str, Any], log: Mapping[str, Any]) -> str | Non
     if "loss" not in trainer.callback_metrics:
         return "nothing_logged"
     is_drawn = any(isinstance(each, ModelSummary | ProgressBar) for each in trainer.callbacks)
-    if is_written or is_drawn or trainer.loggers or trainer.num_sanity_val_steps:
+    validates_first = trainer.num_sanity_val_steps and trainer.limit_val_batches
+    if is_written or is_drawn or trainer.loggers or validates_first:
         return "left_on"
-    return "waits" if reads.counts[True] >= _STEPS else None  # some values are read once, when the epoch ends
+    return "waits" if reads.count >= _STEPS else None  # some values are read once, when the epoch ends

@@ -1,6 +1,7 @@
 """Wrong answers to the exercise of `lightning`: one for each hint."""
 
 HF = {"logging_nan_inf_filter": False, "logging_steps": 10, "disable_tqdm": True, "save_strategy": "no"}
+HF["accelerator_config"] = {"non_blocking": True}
 LEAN = {
     "logger": False,
     "enable_checkpointing": False,
@@ -17,7 +18,8 @@ def answer(hugging_face=HF, lightning=LEAN, **log):
 WRONG = {
     "check_settings": {
         "filtered": answer(hugging_face=HF | {"logging_nan_inf_filter": True}),
-        "logs_each_step": answer(hugging_face=HF | {"logging_steps": 1}),
+        "copies": answer(hugging_face=HF | {"accelerator_config": None}),
+        "logs_early": answer(hugging_face=HF | {"logging_first_step": True}),
         "hf_not_logged": answer(hugging_face=HF | {"logging_steps": 50}),
         "hf_left_on": answer(hugging_face=HF | {"save_strategy": "steps"}),
         "left_on": answer(lightning=LEAN | {"enable_checkpointing": True}),

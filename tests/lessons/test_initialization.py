@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from course_utils.lessons.initialization import cases
+from course_utils.lessons.initialization.checks import check_residual
 from course_utils.records.lessons import find_lesson
 from course_utils.records.notebook_files import read_notebook
 
@@ -29,7 +30,7 @@ def lesson() -> dict[str, Any]:
 
 
 def test_the_start_to_paste_scales_what_writes_into_the_stream_as_the_lessons_own_does(lesson):
-    pasted = cases.new_gpt(lambda model: lesson["init_like_gpt2"](model, 2, ENDS))
+    pasted = cases.new_gpt(lambda model: lesson["init_like_gpt2"](model, 768, ENDS))
     for model in (pasted, cases.new_gpt(lesson["gpt2s"])):
         for name, weight in model.named_parameters():
             if weight.ndim > 1:
@@ -37,8 +38,8 @@ def test_the_start_to_paste_scales_what_writes_into_the_stream_as_the_lessons_ow
 
 
 def test_the_start_to_paste_says_when_it_finds_no_matrix_to_scale(lesson):
-    with pytest.raises(AssertionError, match="0: print named_parameters"):
-        lesson["init_like_gpt2"](cases.new_gpt(cases.pytorch_defaults), 2, ("c_proj.weight",))
+    with pytest.raises(AssertionError, match="none writes into the stream"):
+        lesson["init_like_gpt2"](cases.new_gpt(cases.pytorch_defaults), 32, ("c_proj.weight",))
 
 
 @pytest.mark.parametrize(("tied", "size"), [(True, 1), (False, (3 * 32) ** -0.5)])
@@ -50,7 +51,7 @@ def test_the_defaults_of_a_tied_head_are_those_of_the_embedding(tied, size):
 
 def test_positions_of_size_one_begin_at_the_right_loss_are_seen_as_blind_and_learn_no_more_than_to_count(lesson):
     def blind(model: nn.Module) -> None:
-        lesson["size_1"](model, "position_embedding")
+        lesson["size_1"](model, ["position"])
 
     share = lesson["input_share"](cases.new_gpt(blind), torch.randint(256, (8, 32)))
     assert share["token_embedding"] > 0.5 > 0.05 > share["blocks.0"]
@@ -60,12 +61,70 @@ def test_positions_of_size_one_begin_at_the_right_loss_are_seen_as_blind_and_lea
     assert cases.SMALL.frequencies() > cases.TARGET + 0.2
 
 
-def test_the_check_to_paste_sees_inside_a_transformer_and_leaves_no_hook(lesson):
+def test_the_check_to_paste_sees_inside_a_transformer_with_dropout_and_leaves_it_as_it_was(lesson):
     layer = nn.TransformerEncoderLayer(16, 2, dim_feedforward=32, batch_first=True)
-    model, before = nn.TransformerEncoder(layer, 2), len(torch.nn.modules.module._global_forward_hooks)
-    seen = lesson["input_share"](model, torch.randn(4, 5, 16))
-    assert {"layers.0", "layers.1", "layers.1.linear2", "output"} <= set(seen)
-    assert len(torch.nn.modules.module._global_forward_hooks) == before
+    model = nn.TransformerEncoder(layer, 2)
+    seen = [lesson["input_share"](model, torch.ones(4, 5, 16)) for _ in range(2)]
+    assert {"layers.0", "layers.1", "layers.1.linear2", "output"} <= set(seen[0])
+    assert max(seen[0].values()) < 1e-3  # dropout would have made the four differ
+    assert all(part.training and not part._forward_hooks for part in model.modules())
+
+
+def test_the_check_to_paste_reads_batchnorm_as_in_training_and_any_output(lesson):
+    class Network(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body = nn.Sequential(*(part for _ in range(12) for part in (nn.Linear(64, 64), nn.BatchNorm1d(64))))
+            self.loss = nn.MSELoss()
+
+        def forward(self, x):
+            out = self.body(x)
+            return out, self.loss(out, x), out.argmax(1)
+
+    model = Network()
+    seen = lesson["input_share"](model, torch.randn(32, 64))
+    assert seen["output"] > 0.9
+    assert "loss" not in seen
+    assert model.body[1].num_batches_tracked == 0
+
+
+def test_the_start_to_paste_leaves_no_bias_of_an_lstm(lesson):
+    model = nn.LSTM(8, 8)
+    lesson["init_like_gpt2"](model, 8, ("weight_hh_l0",))
+    assert not any(weight.any() for name, weight in model.named_parameters() if "bias" in name)
+
+
+@pytest.mark.parametrize("draw", ["normal", "uniform", "truncated", "divided"])
+def test_the_exercise_takes_any_way_of_drawing(draw):
+    def scale(model, blocks):
+        for name, weight in model.named_parameters():
+            if name.endswith(ENDS):
+                std = 0.02 / math.sqrt(2 * blocks)
+                match draw:
+                    case "normal":
+                        nn.init.normal_(weight, std=std)
+                    case "uniform":
+                        nn.init.uniform_(weight, -std * 3**0.5, std * 3**0.5)
+                    case "truncated":
+                        nn.init.trunc_normal_(weight, std=std, a=-2 * std, b=2 * std)
+                    case "divided":
+                        weight.data /= math.sqrt(2 * blocks)
+
+    assert check_residual(scale).outcome == "right"
+
+
+def test_the_exercise_sees_gains_that_were_drawn_and_a_mean():
+    def gains(model, blocks):
+        for weight in model.parameters():
+            nn.init.normal_(weight, std=0.02) if weight.ndim == 1 else None
+
+    def shifted(model, blocks):
+        for name, weight in model.named_parameters():
+            if name.endswith(ENDS):
+                nn.init.normal_(weight, mean=0.02, std=0.02 / math.sqrt(2 * blocks))
+
+    assert check_residual(gains).hint == "everything"
+    assert "mean" in check_residual(shifted).words
 
 
 def test_runs_that_do_not_reach_the_target_count_as_longer_than_all_others():

@@ -165,16 +165,3 @@ def times_the_first(runs: Mapping[str, Sequence[Sequence[float]]]) -> list[dict[
         row = {"start": name, "times the steps": statistics.median(ratios), "low": low, "high": high}
         rows.append(row | {"steps, median": statistics.median(steps)})
     return rows
-
-
-def frozen_step(start: Start) -> Callable[[], None]:
-    """A whole training step whose weights stay as they started: AdamW computes its update, at a rate of zero."""
-    optimizer = torch.optim.AdamW((model := new_gpt(start)).parameters(), lr=0.0, weight_decay=0.0, fused=True)
-    tokens, targets = next(text_batches(SMALL.text(), SMALL.batch, SMALL.model["context"], 1))
-
-    def step() -> None:
-        optimizer.zero_grad()
-        loss_of(model, tokens, targets).backward()
-        optimizer.step()
-
-    return step

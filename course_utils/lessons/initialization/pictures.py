@@ -25,7 +25,7 @@ def losses(runs: Curves, race: Table | None = None) -> ResultFigure:
         at, look = (curve.x[-1], curve.final), {"textcoords": "offset points", "color": colour, "ha": "right"}
         panel.annotate(f"{curve.label}: {curve.final:.2f}", at, (-4, 4), fontsize=9.5, **look)
     heights = 0.97 * min(last for last, _ in names.values()), 1.12 * runs[KNOWS_NOTHING].final
-    panel.set(xlim=(0, curve.x[-1]), ylim=heights, xlabel=runs.x_label, ylabel=runs.y_label)
+    panel.set(xlim=(0, curve.x[-1]), ylim=heights, xlabel=runs.x_label, ylabel=f"{runs.y_label}; one seed")
     name_ends(panel, names, width=20)
-    fig.alt = f"Loss by step: {'; '.join(words)}. {runs.caption}."
+    fig.alt = f"Loss by step, one seed: {'; '.join(words)}. {runs.caption}."
     return fig

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import re
 import statistics
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +106,12 @@ def test_the_pasted_check_names_the_first_number_that_is_off(
         _resumes(names | {"load_it": load_it})
 
 
+def test_the_pasted_check_tells_a_training_that_is_not_deterministic(tmp_path: Path):
+    names = _example()
+    with pytest.raises(AssertionError, match="two equal resumes differ"):
+        _resumes(names | {"run": lambda training: [*names["run"](training), os.urandom(8)]})
+
+
 # Answers to the exercise
 
 
@@ -121,20 +131,32 @@ def _moves_numpys(seed: int, epoch: int, index: int) -> Any:
     return np.random.normal(size=4)
 
 
+def _seeded_by(seed_of: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *place: np.random.default_rng(seed_of(*place)).normal(size=4)
+
+
+def _hash_of(thing: Any) -> int:
+    return abs(hash(thing))
+
+
 @pytest.mark.parametrize(
     ("answer", "hint"),
     [
         (_kept_global, None),
         (lambda *place: [random.Random(str(place)).gauss(0, 1) for _ in range(4)], None),
-        (lambda seed, epoch, index: np.random.default_rng((seed << 64) + (epoch << 32) + index).normal(size=4), None),
+        (_seeded_by(lambda seed, epoch, index: (seed << 64) + (epoch << 32) + index), None),
+        (_seeded_by(lambda *place: _hash_of(place)), None),  # whole numbers have the same in every process
+        (_seeded_by(lambda *place: _hash_of(str(place))), "hash"),
+        (lambda *place: np.random.default_rng(abs(str(place).__hash__())).normal(size=4), "hash"),
         (lambda *place: np.random.normal(size=4), "order"),
         (_a_cache_of_global_draws(), "global"),
         (_moves_numpys, "global"),
-        (lambda *place: np.random.default_rng(abs(hash(str(place)))).normal(size=4), "hash"),
-        (lambda seed, epoch, index: np.random.default_rng(100 * seed + 10 * epoch + index).normal(size=4), "collides"),
-        (lambda seed, epoch, index: np.random.default_rng(int(f"{seed}{epoch}{index}")).normal(size=4), "collides"),
-        (lambda seed, epoch, index: np.random.default_rng(seed * epoch * index).normal(size=4), "collides"),
-        (lambda seed, epoch, index: np.random.default_rng([epoch, index]).normal(size=4), "collides"),
+        (_seeded_by(lambda seed, epoch, index: 100 * seed + 10 * epoch + index), "collides"),
+        (_seeded_by(lambda seed, epoch, index: int(f"{seed}{epoch}{index}")), "collides"),
+        (_seeded_by(lambda seed, epoch, index: [epoch, index]), "collides"),
+        (_seeded_by(lambda seed, epoch, index: 961 * seed + 31 * epoch + index), "collides"),
+        (_seeded_by(lambda seed, epoch, index: 10**9 * seed + 60_000 * epoch + index), "collides"),
+        (_seeded_by(lambda seed, epoch, index: (seed << 20) ^ (epoch << 10) ^ index), "collides"),
     ],
 )
 def test_what_the_noise_check_says(answer: Any, hint: str | None):
@@ -150,23 +172,34 @@ def test_what_the_noise_check_says(answer: Any, hint: str | None):
 def test_every_remedy_ends_its_cause():
     rows = {row["cause"]: row for row in cases.causes()}
     assert {row["with it"] for row in rows.values()} == {"same"}
-    # A race and another CPU's kernels are this machine's.
+    # A race is this machine's.
     for cause in ("2 workers for 1", "a look at a loader"):
         assert rows[cause]["left alone"] == "differs", cause
 
 
-def test_what_is_left_out_shows_where_the_text_says():
+@pytest.mark.skipif(torch.backends.cpu.get_cpu_capability() == "DEFAULT", reason="its kernels are the plain ones")
+def test_another_cpus_kernels_draw_other_numbers_from_the_same_seed():
+    program = [sys.executable, "-c", "import torch; print(torch.manual_seed(0) and torch.randn(64, 64).tolist())"]
+    there = subprocess.check_output(program, env={**os.environ, "ATEN_CPU_CAPABILITY": "default"}, text=True)
+    torch.manual_seed(0)
+    assert there != f"{torch.randn(64, 64).tolist()}\n"
+
+
+def test_what_is_left_out_shows_where_the_text_says(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("COURSE_SIZE", "smoke")
     rows, lines = cases.resumed()
     first = {row["left out"]: row["first other loss"] for row in rows}
     assert first == {
         **dict.fromkeys(["nothing", "BatchNorm's averages", "the averaged weights"], "never"),
         **dict.fromkeys(["torch's random state", "NumPy's random state", "the place in the epoch"], "step 1"),
-        "the optimizer": "step 2",
+        **dict.fromkeys(["the optimizer", "the optimizer's averages"], "step 2"),
         "the scheduler": "step 5",
     }
-    off = {row["left out"]: row["validation off"] for row in rows}
-    assert off.pop("nothing") == 0
-    assert max(off[part] for part in first if first[part] == "step 1") < min(off[part] for part in [*off][3:])
+    at_once, later = ({row["left out"]: row[when] for row in rows} for when in ("validation at once", "and at the end"))
+    assert {part for part in first if at_once[part]} == {"BatchNorm's averages", "the averaged weights"}
+    assert at_once["BatchNorm's averages"] > 5 * later["BatchNorm's averages"] > 0  # they heal
+    assert later["nothing"] == 0 > later["the optimizer"]
+    assert abs(later["the optimizer's averages"]) < 0.05 * abs(later["the optimizer"])
     assert statistics.fmean(lines["the optimizer"]) < 0  # its loss falls faster: its learning rate is the first one
 
 

@@ -5,9 +5,6 @@ from __future__ import annotations
 import copy
 import functools
 import itertools
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from statistics import median
 from typing import Any
@@ -71,28 +68,32 @@ def _state(training: Training) -> dict[str, Any]:
     return copy.deepcopy(parts | states | {"the place in the epoch": training.place, "BatchNorm's averages": buffers})
 
 
-def resumed(before: int = 60, after: int = 40) -> tuple[list[dict[str, Any]], dict[str, list[float]]]:
+def resumed() -> tuple[list[dict[str, Any]], dict[str, list[float]]]:
     """How a training goes on with one thing after the other left out: rows, and losses minus the unbroken ones."""
+    before, after = (10, 6) if course_size() == "test" else (60, 40)
     rows, lines = [], {}
     unbroken = Training()
     for _ in range(before):
         unbroken.step()
     saved = _state(unbroken)
-    losses, validation = [unbroken.step() for _ in range(after)], unbroken.validate()
-    for left_out in ("nothing", *[*saved][4:7], *[*saved][1:3], *[*saved][7:], "the averaged weights"):
+    at_once, losses, at_the_end = unbroken.validate(), [unbroken.step() for _ in range(after)], unbroken.validate()
+    within = "the optimizer's averages"
+    for left_out in ("nothing", *[*saved][4:7], *[*saved][1:3], *[*saved][7:], "the averaged weights", within):
         new = Training(seed=1)
         state = copy.deepcopy(saved)  # an optimizer goes on with the very tensors that it loads
         state.update({name: its for name, its in _state(new).items() if name == left_out})
         state["the model"] |= state["BatchNorm's averages"]
+        state["the optimizer"] |= {"state": {}} if left_out == within else {}
         for name, part in new.parts.items():
             part.load_state_dict(state[f"the {name}"])
         new.place = state["the place in the epoch"]
         torch.set_rng_state(state["torch's random state"])
         np.random.set_state(state["NumPy's random state"])
-        lines[left_out] = [new.step() - loss for loss in losses]
+        found, lines[left_out] = new.validate(), [new.step() - loss for loss in losses]
         first = next((f"step {step}" for step, off in enumerate(lines[left_out], 1) if off), "never")
-        off = max(abs(ours / loss - 1) for ours, loss in zip(new.validate(), validation, strict=True))
-        rows.append({"left out": left_out, "first other loss": first, "validation off": off})
+        off = [ours / loss - 1 for ours, loss in zip(found + new.validate(), at_once + at_the_end, strict=True)]
+        off = {"validation at once": max(off[:2], key=abs), "and at the end": max(off[2:], key=abs)}
+        rows.append({"left out": left_out, "first other loss": first, **off})
     return rows, lines
 
 
@@ -118,9 +119,8 @@ def one_bit() -> list[dict[str, Any]]:
     steps, seeds = (30, 2) if course_size() == "test" else (300, 7)
     for rate in (0.03, 0.1):
         pairs = [[_test_loss(rate, seed, nudged, steps) for nudged in (False, True)] for seed in range(seeds)]
-        bit = median(abs(loss - other) for loss, other in pairs)
-        others = median(abs(a - b) for (a, _), (b, _) in itertools.combinations(pairs, 2))
-        rows.append({"learning rate": str(rate), "one bit": bit, "another seed": others})
+        away = median(abs(a - b) for (a, _), (b, _) in itertools.combinations(pairs, 2))
+        rows.append({"learning rate": str(rate), "one bit": median(abs(a - b) for a, b in pairs), "another seed": away})
     return rows
 
 
@@ -140,18 +140,7 @@ def _race(remedied: bool) -> list[Any]:
     torch.set_num_threads(2)
     torch.use_deterministic_algorithms(remedied)
     gradient = index_gradient("cpu")  # two threads add to it in the order of arrival
-    found = [gradient().tolist()]
-    while found[-1] == found[0] and len(found) < 200:
-        found.append(gradient().tolist())
-    return found
-
-
-def _another_cpu(remedied: bool) -> list[Any]:
-    """PyTorch's plain kernels stand in for those of another CPU."""
-    program = [sys.executable, "-c", "import torch; print(torch.manual_seed(0) and torch.randn(64, 64).tolist())"]
-    plain = {**os.environ, "ATEN_CPU_CAPABILITY": "default", "OMP_NUM_THREADS": "1"}
-    there = [subprocess.check_output(program, env=plain, text=True) for _ in range(1 + remedied)]
-    return there if remedied else [there[0], f"{torch.randn(64, 64).tolist()}\n"]
+    return [gradient().tolist() for _ in range(20 if course_size() == "test" else 200)]
 
 
 def _draws(own: bool, rows: list[int]) -> torch.Tensor:
@@ -176,7 +165,6 @@ def causes() -> list[dict[str, Any]]:
         ("a look at a loader", "generator= of its own"): _look_at_a_loader,
         ("2 threads for 1", "set_num_threads"): lambda on: [_sums(1), _sums(1 if on else 2)],
         ("a race of 2 threads", "deterministic algorithms"): _race,
-        ("kernels of another CPU", "the same kernels"): _another_cpu,
         ("2 workers for 1", "a seed for each sample"): lambda on: [_drawn_by(1, on), _drawn_by(2, on)],
         ("1 row for 64", "pad the batch"): _batch_size,
     }

@@ -350,7 +350,7 @@ class PlayedCuda(ScriptedCuda):
         name = getattr(func, "__name__", "")
         if name in ("__get__", "__set__") or torch._C._get_dispatch_mode(_FAKE) is not None:
             return func(*args, **kwargs)
-        device, place = kwargs.get("device"), None
+        device, place = kwargs.get("device") if name != "to" else None, None
         by_default = torch.utils._device.CURRENT_DEVICE
         if device is None and by_default is not None and func in torch.utils._device._device_constructors():
             device = by_default
@@ -643,6 +643,8 @@ class _Tensor:
         return block.address + self.storage_offset() * self.itemsize if block else _Base.data_ptr(self)
 
     def to(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        if "device" in kwargs:  # by position, where nothing takes it for a factory's
+            args = (kwargs.pop("device"), *args)
         first = args[0] if args else kwargs.get("other")
         if isinstance(first, torch.Tensor):
             place, non_blocking = on_gpu(first), (args[1:2] or (kwargs.get("non_blocking", False),))[0]
@@ -650,9 +652,7 @@ class _Tensor:
             named = {name: value for name, value in kwargs.items() if name != "copy"}
             device, _, non_blocking, _ = torch._C._nn._parse_to(*args, **named)
             place = None if device is None else names_gpu(device)
-            if place and "device" in kwargs:
-                kwargs["device"] = CPU
-            elif place:
+            if place:
                 args = (CPU, *args[1:])
         if place is None or torch._C._get_dispatch_mode(_FAKE) is not None:
             return _Base.to(self, *args, **kwargs)

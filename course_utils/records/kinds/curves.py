@@ -134,7 +134,7 @@ class Curves(Result):
             longest_in = max(canvas.text_width_in(label, 9.5) for label in self.labels)
             columns = max(1, int((canvas.WIDTH_IN - 0.4) / (longest_in + 0.6)))
             rows = math.ceil(len(self.curves) / columns) if len(self.curves) > 1 else 0
-            title = self.titled(f"{self.y_label} by {self.x_label}")
+            title = self.says or self.titled(f"{self.y_label} by {self.x_label}")
             fig = canvas.titled_figure(title, 3.7 + 0.24 * rows, self.caption)
             panel = fig.subplots()
             self._draw(panel)

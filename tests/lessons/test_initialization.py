@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import math
+from functools import partial
 from typing import Any
 
 import pytest
@@ -66,6 +67,7 @@ def test_the_check_to_paste_sees_inside_a_transformer_with_dropout_and_leaves_it
     model = nn.TransformerEncoder(layer, 2)
     seen = [lesson["input_share"](model, torch.ones(4, 5, 16)) for _ in range(2)]
     assert {"layers.0", "layers.1", "layers.1.linear2", "output"} <= set(seen[0])
+    assert lesson["input_share"](nn.Identity(), torch.zeros(4, 5)) == {"output": 0}  # a head at zero
     assert max(seen[0].values()) < 1e-3  # dropout would have made the four differ
     assert all(part.training and not part._forward_hooks for part in model.modules())
 
@@ -113,18 +115,19 @@ def test_the_exercise_takes_any_way_of_drawing(draw):
     assert check_residual(scale).outcome == "right"
 
 
-def test_the_exercise_sees_gains_that_were_drawn_and_a_mean():
+def test_the_exercise_sees_gains_that_were_drawn_a_mean_and_one_addition_too_many():
     def gains(model, blocks):
         for weight in model.parameters():
             nn.init.normal_(weight, std=0.02) if weight.ndim == 1 else None
 
-    def shifted(model, blocks):
+    def drawn(model, blocks, mean=0.0, more=0):
         for name, weight in model.named_parameters():
             if name.endswith(ENDS):
-                nn.init.normal_(weight, mean=0.02, std=0.02 / math.sqrt(2 * blocks))
+                nn.init.normal_(weight, mean=mean, std=0.02 / math.sqrt(2 * blocks + more))
 
     assert check_residual(gains).hint == "everything"
-    assert "mean" in check_residual(shifted).words
+    assert "mean" in check_residual(partial(drawn, mean=0.02)).words
+    assert "asked for" in check_residual(partial(drawn, more=1)).words
 
 
 def test_runs_that_do_not_reach_the_target_count_as_longer_than_all_others():

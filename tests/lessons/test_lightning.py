@@ -13,6 +13,7 @@ from transformers import Trainer, TrainingArguments
 from course_utils.lessons.lightning import cases
 from course_utils.lessons.lightning.checks import check_settings
 from course_utils.ranks.launch import run_ranks
+from tests.lessons.wrong_answers.lightning import HF, LEAN
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 GUARD = """
@@ -108,10 +109,17 @@ def test_nothing_is_left_behind(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-def test_what_a_trainer_refuses_is_said_in_its_words():
-    said = check_settings(lambda: ({"no_such_argument": 1}, {}, {})).words
-    assert "a Trainer raised TypeError" in said
-    assert "no_such_argument" in said
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (({"no_such_argument": 1}, {}, {}), "a Trainer raised TypeError: TrainingArguments.__init__() got an"),
+        ((HF | {"debug": "underflow_overflow"}, LEAN, {}), "reads in each step to debug"),
+        ((HF, LEAN | {"limit_train_batches": 1}, {"prog_bar": True}), "Lightning reads the loss in each step"),
+        ((HF, LEAN | {"max_steps": 9}, {"prog_bar": True}), "Lightning reads the loss in each step"),
+    ],
+)
+def test_what_is_refused_and_a_shorter_fit_hides_no_read(given, says):
+    assert says in check_settings(lambda: given).words
 
 
 @pytest.mark.slow

@@ -30,7 +30,7 @@ def check_settings(answer: Any) -> str | None:
 
 def _hugging_face(settings: Mapping[str, Any]) -> str | None:
     net, loader = Net(), batches(torch.ones(8, 16), _STEPS)
-    with quiet() as folder, Copies() as copies, Reads(net):
+    with quiet() as folder, Copies() as copies, Reads(net) as reads:
         args = TrainingArguments(**dict(settings) | {"output_dir": folder, "use_cpu": True, "num_train_epochs": 1})
         trainer = Trainer(net, args, train_dataset=loader.dataset, data_collator=loader.collate_fn)
         trainer.train()
@@ -41,7 +41,7 @@ def _hugging_face(settings: Mapping[str, Any]) -> str | None:
         return "copies"
     if (logged := [entry["step"] for entry in trainer.state.log_history if "loss" in entry]) != [_STEPS]:
         return "logs_early" if logged else "hf_not_logged"
-    return "hf_left_on" if is_written or not args.disable_tqdm else None
+    return "hf_left_on" if is_written or not args.disable_tqdm or reads.count >= _STEPS else None
 
 
 def _lightning(settings: Mapping[str, Any], log: Mapping[str, Any]) -> str | None:
@@ -56,4 +56,4 @@ def _lightning(settings: Mapping[str, Any], log: Mapping[str, Any]) -> str | Non
     validates_first = trainer.num_sanity_val_steps and trainer.limit_val_batches
     if is_written or is_drawn or trainer.loggers or validates_first:
         return "left_on"
-    return "waits" if reads.count >= _STEPS else None  # some values are read once, when the epoch ends
+    return "waits" if reads.count >= trainer.global_step else None  # some values are read once, when the epoch ends

@@ -3,9 +3,9 @@
 import re
 from importlib import metadata
 
-# Security advisory GHSA-w37p-236h-pfx3 of 2026-04-30: their code ran on `import lightning`.
-COMPROMISED = ("2.6.2", "2.6.3")
-SERIES = {"lightning": r"2\.6\.([6-9]|[1-9]\d)", "transformers": r"5\.", "accelerate": r"1\."}
+COMPROMISED = ("2.6.2", "2.6.3")  # advisory GHSA-w37p-236h-pfx3, 2026-04-30: their code ran on `import lightning`
+NAMES = ("lightning", "transformers", "accelerate")
+SERIES = r"lightning 2\.6\.([6-9]|\d\d)|transformers 5\.(2[4-9]|[3-9]\d)|accelerate 1\.(1[5-9]|[2-9]\d)"
 INSTALL = 'pip install "lightning>=2.6.6,<2.7" "transformers>=5.24,<6" "accelerate>=1.15,<2"'
 
 
@@ -26,7 +26,7 @@ def require() -> None:
                 "steals credentials. Do not import it. Change every password and token that this computer holds, then: "
                 f"pip uninstall lightning pytorch-lightning, and {INSTALL}."
             )
-    if wrong := [name for name, series in SERIES.items() if not re.match(series, found.get(name, ""))]:
+    if wrong := [name for name in NAMES if not re.match(SERIES, f"{name} {found.get(name)}")]:
         here = " and ".join(f"{name} ({found.get(name, 'not installed')})" for name in wrong)
         raise TrainersNeededError(
             f"This lesson needs other releases of {here}. In an environment of its own: {INSTALL}, then restart the "

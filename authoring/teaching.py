@@ -107,7 +107,7 @@ def presenter_notes(lesson: Lesson) -> str:
         lesson=lesson,
         anew=ANEW.format(lesson.number),
         headings=headings_above(read_notebook(lesson.path)["cells"]),
-        expected=(expected.words(prediction), expected.result),
+        expected=expected and (expected.words(prediction), expected.result.caption),
         # The path lies in workspace/demo/.
         answer=answer_of(lesson.slug, "../.."),
         wrong_turns=wrong_turns(lesson),

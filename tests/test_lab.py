@@ -217,12 +217,11 @@ def test_only_the_learners_copy_changes(lesson: Notebook, workspace: Path, origi
 
 # A lesson that nobody has run
 
-DDP, FSDP, LAST = file_name("ddp"), file_name("fsdp"), file_name("lightning")
+DDP, FSDP = file_name("ddp"), file_name("fsdp")
 LOADING, OWN = file_name("data_loading"), file_name("your_own_program")
 OPENED = f"{FSDP}.ipynb"
 LINKS = (
     # from here, this link, leads to this document, and there to a heading that begins so
-    (f"{LAST}.ipynb", f"#{LAST[:2]}-in-your-own-program", f"{LAST}.ipynb", "In your own program"),
     (OPENED, f"{DDP}.ipynb", f"{DDP}.ipynb", f"{DDP[:2]} · "),
     (OPENED, "book/claims.md#t17", "book/claims.md", "Under FSDP, build the optimizer"),
     (OPENED, "book/glossary.md#fsdp", "book/glossary.md", "FSDP"),

@@ -37,7 +37,7 @@ _NEWEST = re.compile(r"/(?:main|master|HEAD|latest|stable|nightly)(?:/|$)")
 _NAMES = ("median", "paired", "ratio", "samples")
 # What only this project has: a row that quotes it would lend our numbers somebody else's name.
 _OWN_NAME = "pytorch-performance-course"
-_OWN_FOLDERS = ("course_utils", "authoring", "notebooks", "book")
+_OWN_FOLDERS = ("course_utils", "own_program", "authoring", "notebooks", "book")
 
 
 @dataclass(frozen=True)

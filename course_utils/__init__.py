@@ -11,25 +11,19 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from course_utils.measure.ceilings import ceilings
     from course_utils.measure.compare import compare
-    from course_utils.measure.diagnose import diagnose
     from course_utils.measure.fresh import fresh
     from course_utils.measure.machine import environment, scaled
     from course_utils.measure.sweep import sweep
     from course_utils.measure.tabulate import tabulate
-    from course_utils.memory.snapshot_report import read_snapshot
     from course_utils.records.store import recorded
     from course_utils.show.prediction import predict
-    from course_utils.traces.report import read_trace
 
 _MODULE_OF = {
     "ceilings": "measure.ceilings",
     "compare": "measure.compare",
-    "diagnose": "measure.diagnose",
     "environment": "measure.machine",
     "fresh": "measure.fresh",
     "predict": "show.prediction",
-    "read_snapshot": "memory.snapshot_report",
-    "read_trace": "traces.report",
     "recorded": "records.store",
     "scaled": "measure.machine",
     "sweep": "measure.sweep",
@@ -39,12 +33,9 @@ _MODULE_OF = {
 __all__ = [
     "ceilings",
     "compare",
-    "diagnose",
     "environment",
     "fresh",
     "predict",
-    "read_snapshot",
-    "read_trace",
     "recorded",
     "scaled",
     "sweep",
@@ -53,6 +44,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name in ("diagnose", "read_snapshot", "read_trace"):
+        raise ImportError(f"{name} has a package of its own: from own_program import {name}")
     if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(importlib.import_module(f"{__name__}.{_MODULE_OF[name]}"), name)

@@ -99,6 +99,7 @@ def key(notebook: Path) -> str:
     slug = notebook.stem.partition("_")[2]
     files = [notebook, ROOT / "requirements.txt", ROOT / "pyproject.toml", ROOT / "tools" / "packaging.py"]
     files += (ROOT / "notebooks" / "scripts").glob("*.py")
+    files += (ROOT / "own_program").rglob("*.py")
     package = ROOT / "course_utils"
     for path in package.rglob("*"):
         parts = path.relative_to(package).parts

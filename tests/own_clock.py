@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
-from course_utils.measure import busy, compare, devices, diagnose, rounds, step_phases, step_rounds, step_trials, sweep
+from course_utils.measure import busy, compare, devices, rounds, sweep
+from own_program.diagnosis import diagnose, phases, trials
+from own_program.diagnosis import rounds as step_rounds
 
-MEASURING = (compare, devices, diagnose, rounds, step_phases, step_rounds, step_trials, sweep)
+MEASURING = (compare, devices, diagnose, phases, rounds, step_rounds, sweep, trials)
 
 
 class OwnClock:

@@ -106,7 +106,7 @@ class Sandbox:
         return path
 
     def command(self, *arguments: str) -> list[str]:
-        return [sys.executable, "-m", "course_utils.commands.cli", *arguments]
+        return [sys.executable, "-m", "own_program.command", *arguments]
 
     def environment(self, **more: str) -> dict[str, str]:
         kept = {key: value for key, value in os.environ.items() if not key.startswith(("COURSE_", "JPY_"))}

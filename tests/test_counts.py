@@ -37,7 +37,7 @@ def test_what_is_over_is_told_and_what_is_under_is_written_and_never_raised(tmp_
     ("path", "room"),
     [
         ("course_utils/memory/trace.py", "memory"),
-        ("course_utils/memory/snapshots.py", "own program"),
+        ("own_program/snapshots/replay.py", "own program"),
         ("course_utils/lessons/ddp/cases.py", "lessons"),
         ("course_utils/lessons/order.yml", "YAML of lessons"),
         ("elsewhere/new.py", None),

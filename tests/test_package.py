@@ -9,17 +9,19 @@ import statistics
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 import course_utils
+import own_program
 
 ROOT = Path(course_utils.__file__).resolve().parent
-PUBLIC = [
-    *("ceilings", "compare", "diagnose", "environment", "fresh", "predict"),
-    *("read_snapshot", "read_trace", "recorded", "scaled", "sweep", "tabulate"),
-]
-ALL_NAMES = f"from course_utils import {', '.join(PUBLIC)}"
+PUBLIC = {
+    course_utils: ["ceilings", "compare", "environment", "fresh", "predict", "recorded", "scaled", "sweep", "tabulate"],
+    own_program: ["diagnose", "read_snapshot", "read_trace"],
+}
+ALL_NAMES = "\n".join(f"from {package.__name__} import {', '.join(names)}" for package, names in PUBLIC.items())
 
 
 # What each part may import, lazy imports included. Parts that may know each other have no circle of modules.
@@ -30,26 +32,30 @@ def _python(code: str) -> str:
     return run.stdout
 
 
-def test_public_names_are_offered_and_documented() -> None:
-    assert course_utils.__all__ == sorted(dir(course_utils)) == PUBLIC
-    for name in PUBLIC:
-        function = getattr(course_utils, name)
+@pytest.mark.parametrize("package", PUBLIC)
+def test_public_names_are_offered_and_documented(package: ModuleType) -> None:
+    assert package.__all__ == sorted(dir(package)) == PUBLIC[package]
+    for name in PUBLIC[package]:
+        function = getattr(package, name)
         assert inspect.getdoc(function)
         assert all(p.annotation is not inspect.Parameter.empty for p in inspect.signature(function).parameters.values())
     with pytest.raises(ImportError, match="cannot import name 'benchmark'"):
-        exec("from course_utils import benchmark")
+        exec(f"from {package.__name__} import benchmark")
+    with pytest.raises(ImportError, match="from own_program import read_trace"):
+        exec("from course_utils import read_trace")
 
 
-def test_editors_see_the_names_where_they_come_from() -> None:
+@pytest.mark.parametrize("package", PUBLIC)
+def test_editors_see_the_names_where_they_come_from(package: ModuleType) -> None:
     # The names load lazily from a table; type checkers and editors read the imports beside it.
-    tree = ast.parse((ROOT / "__init__.py").read_text(encoding="utf-8"))
+    tree = ast.parse(Path(package.__file__).read_text(encoding="utf-8"))
     declared = {
         alias.name: node.module
         for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("course_utils")
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(package.__name__)
         for alias in node.names
     }
-    assert declared == {name: getattr(course_utils, name).__module__ for name in PUBLIC}
+    assert declared == {name: getattr(package, name).__module__ for name in PUBLIC[package]}
 
 
 def _loaded_by(code: str) -> set[str]:

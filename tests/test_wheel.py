@@ -38,7 +38,7 @@ def course(target: Path, tmp_path: Path) -> Course:
     """Runs ``course`` in an empty folder, with no clone in reach."""
 
     def run(*arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "course_utils.commands.cli", *arguments]
+        command = [sys.executable, "-m", "own_program.command", *arguments]
         variables = wheels.variables(target, COLUMNS="200", **more)
         return subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=variables, check=False)
 
@@ -46,7 +46,8 @@ def course(target: Path, tmp_path: Path) -> Course:
 
 
 def test_the_wheel_holds_the_package_and_the_lessons(target: Path) -> None:
-    package = {str(Path("course_utils", name)) for name in files(ROOT / "course_utils")}
+    package = {str(Path(folder, name)) for folder in ("course_utils", "own_program") for name in files(ROOT / folder)}
+    package = {name for name in package if not name.startswith("own_program/page/")}
     notebooks = {str(Path("course_utils", "notebooks", name)) for name in files(ROOT / "notebooks")}
     installed = {name for name in files(target) if ".dist-info/" not in name and not name.startswith("bin/")}
     assert installed == package | notebooks

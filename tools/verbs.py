@@ -129,7 +129,7 @@ def _module(*words: str) -> Callable[[list[str]], int]:
 
 
 def _course(verb: str) -> Callable[[list[str]], int]:
-    return _module("course_utils.commands.cli", verb)
+    return _module("own_program.command", verb)
 
 
 def lint(arguments: list[str]) -> int:
@@ -181,7 +181,7 @@ WORKERS = min((os.cpu_count() or 1) + 1, 4)
 PARALLEL = ("-n", str(WORKERS), "--dist", "loadscope", "--no-loadscope-reorder")
 STAGES = ("lint", "tests", "notebooks", "book", "lab", "serial")
 # Where docstrings have examples.
-DOCUMENTED = ("course_utils", "authoring", "benchmarks")
+DOCUMENTED = ("course_utils", "own_program", "authoring", "benchmarks")
 # What has a stage of its own among the files in tests/.
 FILES = {"book": ("tests/authoring/test_book.py",), "lab": ("tests/test_lab.py",)}
 VERBS: dict[str, tuple[Callable[[list[str]], int], str]] = {

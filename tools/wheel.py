@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-_PARTS = ("course_utils", "notebooks", "tools", "pyproject.toml", "README.md", "LICENSE", "LICENSE-text")
+_PARTS = ("course_utils", "own_program", "notebooks", "tools", "pyproject.toml", "README.md", "LICENSE", "LICENSE-text")
 # The environment has what building takes, so that nothing is fetched.
 _OFFLINE = ("--quiet", "--no-deps", "--no-index", "--no-build-isolation", "--disable-pip-version-check")
 

@@ -21,17 +21,20 @@ from authoring.claims import Judgement
 from authoring.course_texts import text_files
 from authoring.evidence import EvidenceError
 from authoring.lesson_files import LessonFile, LessonFileError, load_lessons
-from authoring.pages import instructors, own_program
+from authoring.pages import instructors
 from authoring.pages.claims_page import PAGE, claims_page, summary
 from authoring.pages.evidence_pages import evidence_pages
 from authoring.pages.generated import BOOK, ROOT, BookError, holds, write
 from authoring.pages.readme import TOC, for_the_book, table_of_contents
 from authoring.pages.stored_outputs import stale_notebooks
+from authoring.rendering import rendered
 from course_utils.records import store
 from course_utils.records.lessons import LessonError, experiments, find_lessons, needs
+from own_program import files
+from own_program.page import pack
 
 GENERATED = BOOK / "_generated"
-PROBLEMS = (BookError, EvidenceError, LessonError, LessonFileError, store.RecordError)
+PROBLEMS = (BookError, EvidenceError, LessonError, LessonFileError, pack.PageError, store.RecordError)
 
 
 def check(lessons: Sequence[LessonFile], judgements: Sequence[Judgement]) -> None:
@@ -60,8 +63,16 @@ def generate(judgements: Sequence[Judgement], reads_files: bool) -> None:
     """Write the generated pages that are not committed, and what other pages include."""
     write(GENERATED / "readme.md", for_the_book())
     write(GENERATED / "claims.md", summary(judgements))
-    for name, text in {**instructors.generated(), **own_program.parts(reads_files)}.items():
+    for name, text in {**instructors.generated(), **own_program_parts(reads_files)}.items():
         write(GENERATED / name, text)
+
+
+def own_program_parts(can_run: bool) -> dict[str, str]:
+    """The parts that ``book/own_program.md`` includes, by file name."""
+    return {
+        "own_program_reader.md": rendered("pages/own_program.md", can_run=can_run, script=pack.SCRIPT.as_posix()),
+        "own_program_example.html": files.html(files.example(), "../notebooks/{}.html"),
+    }
 
 
 def build(output: Path, fresh: bool = False) -> Path:
@@ -73,8 +84,8 @@ def build(output: Path, fresh: bool = False) -> Path:
     judgements = claims.judge_all(lessons)
     check(lessons, judgements)
     try:
-        python = own_program.python()
-    except own_program.NoPyodideError as error:
+        python = pack.python()
+    except pack.NoPyodideError as error:
         print(f'The page "Your own program" will read no files, and says so. {error}', file=sys.stderr)
         python = None
     generate(judgements, reads_files=python is not None)
@@ -82,7 +93,7 @@ def build(output: Path, fresh: bool = False) -> Path:
         shutil.rmtree(output / "_build", ignore_errors=True)
     render(output)
     instructors.add_slides(html)
-    own_program.add_python(html, python)
+    pack.add_to(html, python)
     for source_map in html.rglob("*.map"):
         # Only the authors of the theme debug its scripts, and the maps are 40% of a small book.
         source_map.unlink()

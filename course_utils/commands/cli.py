@@ -1,4 +1,4 @@
-"""The command line: ``course check``, ``copy``, ``record``, ``report``, ``compare``, ``trace`` and ``snapshot``."""
+"""The command line: ``course check``, ``copy``, ``record``, ``report`` and ``compare``."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ WRONG_USE = 2
 STOPPED = 128 + signal.SIGINT
 _SIZES = ("smoke", "full")
 _TIMEOUT_S = 600.0
+Verb = Callable[..., Callable[..., argparse.Action]]  # takes a function, a summary and more; adds arguments
 
 
 class _WrongUse(Exception):  # noqa: N818 - becomes a message, never a traceback
@@ -38,7 +39,7 @@ class _Parser(argparse.ArgumentParser):
         raise _WrongUse(f"{message}. {help_} shows what there is.")
 
 
-def _parser() -> tuple[_Parser, list[str]]:
+def _parser(add_verbs: Callable[[Verb], None]) -> tuple[_Parser, list[str]]:
     parser = _Parser(prog="course", description="Check this machine, record its results, report and compare them.")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True, parser_class=_Parser)
 
@@ -85,29 +86,8 @@ def _parser() -> tuple[_Parser, list[str]]:
     add("a", metavar="A", help="what it was before, or one machine")
     add("b", metavar="B", help="what it is now, or another machine")
 
-    add = verb(
-        _trace,
-        "where a step's time goes in a trace of torch.profiler, and what to change first",
-        "It may come from any GPU, or from none. With a second file: what differs between the two, step by step.",
-    )
-    add("file", type=_file, metavar="FILE", help="a trace in Chrome's format: .json or .json.gz")
-    add("other", type=_file, nargs="?", metavar="OTHER", help="a second trace, to compare with the first")
-
-    add = verb(
-        _snapshot,
-        "what holds a GPU's memory in a snapshot of PyTorch, and what would need less",
-        "It is replayed under other settings of the allocator. With a later file: what grew, by line. Nothing is run.",
-    )
-    add("file", type=_file, metavar="FILE", help="what torch.cuda.memory._dump_snapshot wrote")
-    add("later", type=_file, nargs="?", metavar="LATER", help="a later snapshot of the same program")
-    add("--device", type=int, metavar="N", help="of several GPUs the one to read; default: each")
+    add_verbs(verb)
     return parser, list(verbs.choices)
-
-
-def _file(text: str) -> Path:
-    if not text:  # Path would take it for the current folder
-        raise argparse.ArgumentTypeError("the name of a file is needed, and this one is empty")
-    return Path(text)
 
 
 def _seconds(text: str) -> float:
@@ -120,11 +100,16 @@ def _seconds(text: str) -> float:
 _seconds.__name__ = "number of seconds"  # argparse puts it into its message
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line: 0, 1 if something failed, 2 if the command makes no sense, 130 after Ctrl-C."""
+def main(argv: Sequence[str] | None = None, add_verbs: Callable[[Verb], None] = lambda verb: None) -> int:
+    """Run the command line: 0, 1 if something failed, 2 if the command makes no sense, 130 after Ctrl-C.
+
+    Args:
+        argv: the arguments; by default those of the program.
+        add_verbs: gets a function that adds a verb, for a package on top of this one.
+    """
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
-        parser, verbs = _parser()
+        parser, verbs = _parser(add_verbs)
         if arguments and not arguments[0].startswith("-") and arguments[0] not in verbs:
             near = did_you_mean(arguments[0], verbs)
             raise _WrongUse(f"there is no {arguments[0]!r}{near}. There are: {', '.join(verbs)}.")
@@ -134,16 +119,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as leaving:  # --help
         return int(leaving.code or 0)
     except _WrongUse as error:
-        return _complain(str(error), WRONG_USE)
+        return complain(str(error), WRONG_USE)
     except KeyboardInterrupt:
-        return _complain("stopped", STOPPED)
+        return complain("stopped", STOPPED)
     except BrokenPipeError:
         # The reader of our output has gone (`course check | head`): nothing to say, and nobody to say it to.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
 
 
-def _complain(message: str, status: int) -> int:
+def complain(message: str, status: int) -> int:
+    """Say in one line what is wrong, and give the exit status back."""
     print("course: " + " ".join(message.split()), file=sys.stderr)
     return status
 
@@ -200,7 +186,7 @@ def _copy(options: argparse.Namespace) -> int:
     try:
         chosen = [find_lesson(name).path for name in options.lessons]
     except LessonError as error:
-        return _complain(str(error), WRONG_USE)
+        return complain(str(error), WRONG_USE)
     for notebook in dict.fromkeys(chosen):
         runs_programs = b"scripts/" in notebook.read_bytes()
         programs = sorted(notebook.parent.glob("scripts/*.*")) if runs_programs else []
@@ -226,9 +212,9 @@ def _record(options: argparse.Namespace) -> int:
     try:
         chosen = [find_lesson(name) for name in options.lessons] if options.lessons else find_lessons()
     except LessonError as error:
-        return _complain(str(error), WRONG_USE)
+        return complain(str(error), WRONG_USE)
     if not chosen:
-        return _complain("there are no lessons to record: work in a clone of the repository", FAILED)
+        return complain("there are no lessons to record: work in a clone of the repository", FAILED)
     chosen = list(dict.fromkeys(chosen))
     root = store.reference_root() if options.reference else store.results_root()
     outcomes: list[Outcome] = []
@@ -251,7 +237,7 @@ def _record(options: argparse.Namespace) -> int:
                 if options.traceback and outcome.traceback:
                     bar.write(outcome.traceback, file=sys.stderr)
     except (recording.RecordingError, store.RecordError) as error:
-        return _complain(str(error), FAILED)
+        return complain(str(error), FAILED)
     except KeyboardInterrupt:
         kept = [outcome.lesson for outcome in outcomes if outcome.record]
         left = [lesson.slug for lesson in chosen if lesson.slug not in kept] if named else []
@@ -328,7 +314,7 @@ def _report(options: argparse.Namespace) -> int:
     try:
         where, unread = report.build(options.output)
     except report.ReportError as error:
-        return _complain(str(error), FAILED)
+        return complain(str(error), FAILED)
     print(where)
     if unread:
         print(unread, file=sys.stderr)
@@ -345,31 +331,8 @@ def _compare(options: argparse.Namespace) -> int:
         a, b = record_changes.read_records(options.a), record_changes.read_records(options.b)
         changes = record_changes.compare_records(a, b)
     except record_changes.RecordChangesError as error:
-        return _complain(str(error), WRONG_USE)
+        return complain(str(error), WRONG_USE)
     print(record_changes.changes_text(changes, _width()))
-    return 0
-
-
-# course trace, course snapshot
-
-
-def _trace(options: argparse.Namespace) -> int:
-    from course_utils.traces.report import TraceError, read_trace
-
-    try:
-        print(read_trace(options.file, options.other))
-    except TraceError as error:
-        return _complain(str(error), FAILED)
-    return 0
-
-
-def _snapshot(options: argparse.Namespace) -> int:
-    from course_utils.memory.snapshot_report import SnapshotError, read_snapshot
-
-    try:
-        print(read_snapshot(options.file, options.later, device=options.device))
-    except SnapshotError as error:
-        return _complain(str(error), FAILED)
     return 0
 
 

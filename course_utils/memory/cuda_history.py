@@ -11,12 +11,108 @@ Source (torch 2.13.0 and 2.11.0):
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from course_utils.memory.allocator import GIVES_BACK, round_size
-from course_utils.memory.snapshots import REMARKS, Edges, page_of, pages_of, recorded_options
+from course_utils.memory.allocator import (
+    GIVES_BACK,
+    KNOWN_OPTIONS,
+    SMALL_REQUEST_BYTES,
+    SMALL_SEGMENT_BYTES,
+    AllocatorOptions,
+    option_pairs,
+    round_size,
+)
+
+# Of what is recorded: a limit shows in the history, and so does what happens where there is none.
+_LEFT_OUT = ("per_process_memory_fraction", "throw_on_cudamalloc_oom")
+# Say something about memory, and take or give none: `_annotate_memory` of PyTorch 2.14, `record_function` of 2.4.
+# https://github.com/pytorch/pytorch/pull/190575, https://github.com/pytorch/pytorch/pull/124179
+REMARKS = ("snapshot", "annotate", "user_defined")
+
+
+def recorded_options(snapshot: Mapping[str, Any]) -> tuple[AllocatorOptions, list[str]]:
+    """The options that a snapshot says were in force, and what a reader must know of them."""
+    settings = snapshot.get("allocator_settings")
+    if not settings:
+        return AllocatorOptions(), ["The snapshot does not say which options were in force; the defaults are assumed."]
+    changes: dict[str, Any] = {}
+    notes, known = [], []
+    for name, word in option_pairs(settings.get("PYTORCH_CUDA_ALLOC_CONF") or ""):
+        if name not in KNOWN_OPTIONS:
+            notes.append(f"The snapshot's option {name!r} is not known here and is left out.")
+        elif not word.startswith("[") and name not in _LEFT_OUT:  # what a list means is told below
+            known.append(f"{name}:{word}")
+    if "roundup_power2_divisions" in settings:
+        divisions = settings["roundup_power2_divisions"]
+        changes["roundup_power2_divisions"] = tuple(divisions[key] for key in sorted(divisions, key=int))
+    if "max_split_size" in settings:
+        largest = settings["max_split_size"]
+        changes["max_split_size_bytes"] = largest if 0 < largest < 2**62 else None
+    for name in ("expandable_segments", "garbage_collection_threshold"):
+        if name in settings:
+            changes[name] = settings[name]
+    return replace(AllocatorOptions.parse(",".join(known)), **changes), notes
+
+
+class Edges:
+    """Where blocks in use begin, and segments begin and end: how far a block can reach at most."""
+
+    def __init__(self, options: AllocatorOptions) -> None:
+        self._options = options
+        self._sorted: list[int] = []
+
+    def add(self, *addresses: int) -> None:
+        """Remember edges."""
+        for address in addresses:
+            insort(self._sorted, address)
+
+    def remove(self, *addresses: int) -> bool:
+        """Forget edges. False if there is none at an address."""
+        known = True
+        for address in addresses:
+            at = bisect_left(self._sorted, address)
+            known = known and self._sorted[at : at + 1] == [address]
+            del self._sorted[at : at + known]
+        return known
+
+    def inside(self, address: int, size: int) -> bool:
+        """Whether there are any within a range, its ends excepted."""
+        return bisect_left(self._sorted, address + size) > bisect_left(self._sorted, address + 1)
+
+    def before(self, address: int) -> int | None:
+        """The last edge before an address."""
+        at = bisect_left(self._sorted, address)
+        return self._sorted[at - 1] if at else None
+
+    def block_bytes(self, address: int, requested: int, expandable: bool) -> int | None:
+        """The size of the block for a request, given its address; None if there is no room. alloc_found_block.
+
+        Expandable segments may have been switched off since: what lies in one was split as they do.
+        """
+        options, size = self._options, round_size(requested, self._options)
+        if expandable or options.expandable_segments:
+            return size
+        at = bisect_left(self._sorted, address + 1)
+        rest = self._sorted[at] - address - size if at < len(self._sorted) else -1
+        if rest < 0:
+            return None
+        # What is left may be too small to split off: should_split.
+        oversize = options.max_split_size_bytes is not None and size >= options.max_split_size_bytes
+        whole = size > SMALL_REQUEST_BYTES and (rest <= SMALL_REQUEST_BYTES or oversize)
+        return size + rest if whole else size
+
+
+def pages_of(address: int, size: int) -> range:
+    """The driver's pages in a part of an expandable segment."""
+    return range(address, address + size, SMALL_SEGMENT_BYTES)
+
+
+def page_of(address: int) -> int:
+    """The driver's page, if this is a place in an expandable segment."""
+    return address - address % SMALL_SEGMENT_BYTES
 
 
 @dataclass
@@ -89,7 +185,10 @@ def read_history(snapshot: Mapping[str, Any], entries: Sequence[Mapping[str, Any
             live[address] = Allocation(address, taken or round_size(size, options), moment, None, mark, frames)
             history.allocations.append(live[address])
         elif action == "free_requested":
-            live.pop(address).died = moment
+            freed = live.pop(address, None)
+            history.exact &= freed is not None
+            if freed is not None:
+                freed.died = moment
         elif action == "free_completed":
             edges.remove(address)
         if action in ("free_completed", "oom", *REMARKS):

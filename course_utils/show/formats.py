@@ -186,3 +186,17 @@ def listed(words: Iterable[str]) -> str:
     """Words as a list in a sentence: ``a, b and c``."""
     *before, last = words
     return f"{', '.join(before)} and {last}" if before else last
+
+
+def short_name(name: str) -> str:
+    """The name of a kernel without what a template was given, or that of a function of Python's.
+
+    Example:
+        >>> short_name("void at::native::vectorized_elementwise_kernel<4, at::native::AddFunctor<float>>(int)")
+        'at::native::vectorized_elementwise_kernel'
+    """
+    if ".py(" in name:  # a function of Python's, with its line
+        return name if len(name) <= 70 else "…" + name[-69:]
+    plain = name.removeprefix("void ").replace("(anonymous namespace)::", "")
+    plain = plain.partition("<")[0].partition("(")[0] or name
+    return plain if len(plain) <= 70 else plain[:69] + "…"

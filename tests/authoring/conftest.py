@@ -65,7 +65,7 @@ def _two_lessons(tmp_path_factory: pytest.TempPathFactory) -> Path:
             name for name in names if name == "__pycache__"
         }
 
-    for name in ("authoring", "course_utils"):
+    for name in ("authoring", "course_utils", "own_program"):
         shutil.copytree(ROOT / name, folder / name, ignore=left_out)
     for name in ("book/images", "book/reference", "notebooks"):
         (folder / name).mkdir(parents=True)

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from course_utils.memory.allocator import ENVIRONMENT_VARIABLES, AllocatorOptions
-from course_utils.memory.snapshots import Replay, Snapshot, load_snapshot
+from own_program.snapshots.replay import Replay, Snapshot, load_snapshot
 
 MIB = 2**20
 SETTINGS = (

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 import torch
 
-from course_utils.commands import cli
 from course_utils.lessons.memory_snapshots.stand_in import memory_history
-from course_utils.memory.snapshots import load_snapshot
 from course_utils.records.lessons import find_lesson
+from own_program import command
+from own_program.snapshots.replay import load_snapshot
 
 NOTEBOOK = find_lesson("memory_snapshots").path
 RECORDED = Path(__file__).parents[1] / "allocator_traces" / "memory_snapshots-2.13.0.json"
@@ -94,13 +94,13 @@ def test_what_grew_is_found_by_the_code_to_paste(two_dumps: list[Path]) -> None:
 
 def test_the_command_line_says_what_grew(two_dumps: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
     early, late = map(str, two_dumps)
-    assert cli.main(["snapshot", early, late]) == 0
+    assert command.main(["snapshot", early, late]) == 0
     shown = capsys.readouterr().out
     assert "In use: 8.00 MiB in early.pickle, 28.0 MiB in late.pickle." in shown
     assert any(
         f"{Path(__file__).name}:" in line and "+20.0 MiB" in line and line.endswith("+5") for line in shown.splitlines()
     )
-    assert cli.main(["snapshot", early, early]) == 0
+    assert command.main(["snapshot", early, early]) == 0
     assert "No line grew." in capsys.readouterr().out
 
 
@@ -108,14 +108,14 @@ def test_files_that_cannot_be_subtracted_are_refused(
     two_dumps: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     early, late = two_dumps
-    assert cli.main(["snapshot", str(late), str(early)]) == 1
+    assert command.main(["snapshot", str(late), str(early)]) == 1
     assert "early.pickle is older than late.pickle: name the earlier file first" in capsys.readouterr().err
     other = pickle.loads(late.read_bytes())
     for segment in other["segments"]:
         for block in segment["blocks"]:
             block["frames"] = [{"filename": "/other/program.py", "line": 1, "name": "main"}]
     (tmp_path / "other.pickle").write_bytes(pickle.dumps(other))
-    assert cli.main(["snapshot", str(early), str(tmp_path / "other.pickle")]) == 1
+    assert command.main(["snapshot", str(early), str(tmp_path / "other.pickle")]) == 1
     assert "have no line in common" in capsys.readouterr().err
 
 

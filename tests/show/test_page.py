@@ -32,7 +32,7 @@ def test_what_is_stored_has_neither_style_nor_script_and_keeps_its_data(shown: A
 
 
 def test_no_colour_stands_outside_its_file():
-    files = [path for part in ("course_utils", "authoring") for path in (ROOT / part).rglob("*")]
+    files = [path for part in ("course_utils", "own_program", "authoring") for path in (ROOT / part).rglob("*")]
     files += (ROOT / "book" / "_static").glob("*")
     sources = [path for path in files if path.suffix in {".py", ".js", ".css", ".j2"}]
     sources.remove(ROOT / "course_utils" / "show" / "colours.css")

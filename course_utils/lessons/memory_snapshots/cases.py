@@ -16,8 +16,7 @@ from course_utils.materials.models import GPT
 from course_utils.materials.text import library_text
 from course_utils.measure.fresh import fresh
 from course_utils.measure.machine import device_kind, environment, scaled
-from course_utils.memory.snapshot_files import read_file
-from course_utils.memory.snapshot_history import DeviceHistory
+from course_utils.memory.cuda_history import read_history
 from course_utils.memory.trace import trace_memory
 from course_utils.records.kinds.memory_trace import MemoryBlock, MemoryTrace
 from course_utils.records.store import keep
@@ -90,7 +89,8 @@ def _cap(file: Path) -> int:
 
 def picture(file: Path, where: Callable[[Any], str], name: str) -> MemoryTrace:
     """A history as a trace that draws it: a band for each line, in place of the module."""
-    history = DeviceHistory(read_file(file), 0).history
+    snapshot = pickle.loads(file.read_bytes())  # of our own making; it begins with the program
+    history = read_history(snapshot | {"segments": []}, snapshot["device_traces"][0])
     end = len(history.times_us)
     blocks = [
         MemoryBlock(each.size_bytes, each.born, end if each.died is None else each.died, "other", where(each.frames))

@@ -19,7 +19,7 @@ from torch.utils.data import BatchSampler, DataLoader, RandomSampler
 
 from course_utils.measure.devices import Device, Sample
 from course_utils.measure.fresh import Fresh, fresh
-from course_utils.traces.names import short
+from course_utils.show.formats import short_name
 
 # The profiler's name of each line of the loop, and the line.
 _LINES = {
@@ -116,7 +116,7 @@ def _spans(trace: profile, step: Any) -> Iterator[tuple[Any, ...]]:
         if begin <= at.start < min(end, at.end) and not is_label and depth < 2:
             lane = "GPU" if on_gpu else "Python" if event.thread == step.thread else "autograd"
             kind = "kernel" if on_gpu else "line" if line else "operator"
-            name = line or short(
+            name = line or short_name(
                 event.name.removeprefix("aten::").removeprefix("autograd::engine::evaluate_function: ")
             )
             yield lane, depth, at.start - begin, at.end - begin, kind, name

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn import functional
@@ -13,11 +13,13 @@ from torch.utils.data import DataLoader
 from course_utils.lessons.your_own_program import planted
 from course_utils.materials.models import GPT, MLP
 from course_utils.materials.text import library_text
-from course_utils.measure.diagnose import Diagnosis
 from course_utils.measure.machine import scaled
 from course_utils.measure.tabulate import tabulate
 from course_utils.records.kinds.table import Table
 from course_utils.show.formats import format_percent, format_ratio, format_seconds
+
+if TYPE_CHECKING:
+    from own_program.diagnosis.diagnose import Diagnosis
 
 FILES, ROWS, LENGTH = 64, 2, 32  # of the loader; of a file
 WAIT_S = 0.006  # for a file

@@ -1,0 +1,1 @@
+"""Measure a training step, try what is safe, rank what to change."""

@@ -1,0 +1,262 @@
+"""Where the time of a training step goes, and what it does on the way: seen from hooks that are there for a few calls.
+
+A call is cut at its landmarks: the first module that runs, the backward pass, the optimizer, the loader. Whatever
+passes between two of them belongs to the one before.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import functools
+import sys
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+from torch.utils._pytree import tree_leaves
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+from course_utils.measure.devices import Device
+from own_program.diagnosis.state import Found
+
+LOADING, BEFORE, FORWARD, BACKWARD, BETWEEN, OPTIMIZER, AFTER = (
+    "waiting for data",
+    "before the forward pass",
+    "forward pass and loss",
+    "backward pass",
+    "after the backward pass",
+    "optimizer",
+    "after the optimizer",
+)
+PHASES = (LOADING, BEFORE, FORWARD, BACKWARD, BETWEEN, OPTIMIZER, AFTER)
+# Methods that hand a value of the GPU to Python, and so wait until it is done.
+_WAITING = ("item", "tolist", "cpu", "numpy", "__bool__", "__float__", "__int__")
+_TORCH = str(Path(torch.__file__).parent)
+
+
+def is_compiled(found: Found) -> bool:
+    """Whether a part of a model is compiled already."""
+    return any(
+        module._compiled_call_impl is not None or type(module).__name__ == "OptimizedModule" for module in found.modules
+    )
+
+
+@dataclass
+class Seen:
+    """What one call did.
+
+    Attributes:
+        seconds: phase to seconds; together they are the call.
+        counts: how often it did what.
+        unused: name of a model to seconds of its forward passes that recorded a graph and got no gradient.
+        waits: place in the code (``train.py:31``) to seconds in which Python waited there for the GPU.
+    """
+
+    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
+    counts: collections.Counter[str] = field(default_factory=collections.Counter)
+    waits: dict[str, float] = field(default_factory=dict)
+    unused: dict[str, float] = field(default_factory=dict)
+    zeroes: bool = False  # gradients were set to zero instead of None
+    anomaly: bool = False
+    deterministic: bool = False
+    profiled: bool = False
+
+    @property
+    def work(self) -> tuple[tuple[str, int], ...]:
+        """What it did, to be compared with another call's; waiting for data does not count."""
+        return tuple(sorted(self.counts.items()))
+
+
+class PhaseWatch:
+    """Watches calls of a step.
+
+    Example:
+        >>> model = torch.nn.Linear(4, 4)
+        >>> watch = PhaseWatch(Found(models={"model": model}), Device())
+        >>> with watch:
+        ...     seen = watch.call(lambda: model(torch.ones(2, 4)).sum().backward())
+        >>> seen.counts["backward passes"], seen.seconds["backward pass"] > 0
+        (1, True)
+    """
+
+    def __init__(self, found: Found, device: Device) -> None:
+        self._found, self._device = found, device
+        self._phase, self._since, self._seen, self._waits_between = AFTER, 0.0, Seen(), True
+
+    def __enter__(self) -> PhaseWatch:
+        self._stack = contextlib.ExitStack()
+        with contextlib.ExitStack() as stack:
+            for optimizer in self._found.optimizers.values():
+                before = optimizer.register_step_pre_hook(lambda *_: self._to(OPTIMIZER, "optimizer steps"))
+                after = optimizer.register_step_post_hook(lambda *_: self._to(AFTER))
+                stack.callback(before.remove)
+                stack.callback(after.remove)
+                stack.enter_context(wrapped(optimizer, "zero_grad", self._zero_grad))
+            for model in self._found.models.values():
+                stack.enter_context(wrapped(model, "zero_grad", self._zero_grad))
+            # A hook would make a compiled model compile again: there all before the backward pass is one.
+            if not is_compiled(self._found):
+                for module in self._found.modules:
+                    stack.callback(module.register_forward_pre_hook(self._module_begins).remove)
+                for name, model in self._found.models.items():
+                    stack.callback(model.register_forward_pre_hook(self._pass_begins).remove)
+                    stack.callback(model.register_forward_hook(functools.partial(self._pass_ends, name)).remove)
+            stack.enter_context(wrapped(torch.autograd, "backward", self._backward))
+            stack.enter_context(wrapped(_BaseDataLoaderIter, "__next__", self._next))
+            if self._device.kind != "cpu":
+                for name in _WAITING:
+                    stack.enter_context(wrapped(torch.Tensor, name, self._wait))
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._stack.close()
+
+    def call(self, step: Callable[[], Any], waits_between: bool = True) -> Seen:
+        """Call the step once and say what was seen.
+
+        Between two phases it waits for the GPU, so that each phase has its own work. Where the step's own waits are
+        asked for, it must not: they would find nothing to wait for.
+        """
+        self._seen = seen = Seen()
+        self._begun: list[float] = []
+        self._passes: list[tuple[str, float, list[bool]]] = []
+        self._device.synchronize()
+        self._waits_between = waits_between
+        self._phase, self._since = BEFORE, time.perf_counter()
+        step()
+        self._device.synchronize()
+        self._to(AFTER)
+        for name, seconds, used in self._passes:
+            if not used:
+                seen.unused[name] = seen.unused.get(name, 0.0) + seconds
+        if not seen.counts["forward passes"]:  # compiled, or written without modules: where it begins is not seen
+            seen.seconds[FORWARD] += seen.seconds[BEFORE]
+            seen.seconds[BEFORE] = 0.0
+        return seen
+
+    def _to(self, phase: str, counted: str = "") -> None:
+        """The next phase begins."""
+        if self._waits_between:
+            self._device.synchronize()
+        now = time.perf_counter()
+        self._seen.seconds[self._phase] += now - self._since
+        self._phase, self._since = phase, now
+        if counted:
+            self._seen.counts[counted] += 1
+
+    @contextlib.contextmanager
+    def _in(self, phase: str, then: str = "") -> Iterator[None]:
+        before = self._phase
+        self._to(phase)
+        try:
+            yield
+        finally:
+            self._to(then or before)
+
+    def _module_begins(self, *_: Any) -> None:
+        # Recomputed in the backward pass, a module belongs to that.
+        if self._phase not in (FORWARD, BACKWARD):
+            self._to(FORWARD, "forward passes")
+
+    def _pass_begins(self, *_: Any) -> None:
+        self._begun.append(time.perf_counter())
+
+    def _pass_ends(self, name: str, model: torch.nn.Module, given: Any, came_out: Any) -> None:
+        seconds, used = time.perf_counter() - self._begun.pop(), []
+        recorded = [leaf for leaf in tree_leaves(came_out) if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
+        for tensor in recorded:
+            tensor.register_hook(lambda _: used.append(True))
+        if recorded:
+            self._passes.append((name, seconds, used))
+
+    def _zero_grad(self, zero_grad: Callable[..., Any], set_to_none: bool = True) -> None:
+        self._seen.zeroes |= not set_to_none
+        with self._in(OPTIMIZER):
+            zero_grad(set_to_none=set_to_none)
+
+    def _backward(self, backward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        seen = self._seen
+        seen.anomaly |= torch.is_anomaly_enabled()
+        seen.deterministic |= torch.are_deterministic_algorithms_enabled()
+        seen.profiled |= torch.autograd._profiler_enabled()
+        if self._phase == BACKWARD:
+            return backward(*args, **kwargs)
+        seen.counts["backward passes"] += 1
+        if self._phase == BETWEEN:  # a second backward pass, and no module ran since the first: its loss was computed
+            self._phase = FORWARD
+        with self._in(BACKWARD, BETWEEN):
+            return backward(*args, **kwargs)
+
+    def _next(self, following: Callable[..., Any], *args: Any) -> Any:
+        with self._in(LOADING):
+            return following(*args)
+
+    def _wait(self, method: Callable[..., Any], tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        if not tensor.is_cuda:
+            return method(tensor, *args, **kwargs)
+        start = time.perf_counter()
+        try:
+            return method(tensor, *args, **kwargs)
+        finally:
+            place = _place()
+            self._seen.waits[place] = self._seen.waits.get(place, 0.0) + time.perf_counter() - start
+
+
+@contextlib.contextmanager
+def wrapped(owner: Any, name: str, wrapper: Callable[..., Any]) -> Iterator[None]:
+    """Let calls of a method, or function, go through a wrapper, which gets it as the first argument."""
+    original = getattr(owner, name)
+    own = vars(owner).get(name, mock.DEFAULT)
+
+    @functools.wraps(original)
+    def through(*args: Any, **kwargs: Any) -> Any:
+        return wrapper(original, *args, **kwargs)
+
+    setattr(owner, name, through)
+    try:
+        yield
+    finally:
+        if own is mock.DEFAULT:
+            delattr(owner, name)
+        else:
+            setattr(owner, name, own)
+
+
+def _place() -> str:
+    """The line of the learner's program that is being run."""
+    frame = sys._getframe(2)
+    while frame.f_back and (frame.f_code.co_filename.startswith(_TORCH) or "course_utils" in frame.f_code.co_filename):
+        frame = frame.f_back
+    return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+
+
+@contextlib.contextmanager
+def replayed() -> Iterator[None]:
+    """Let every iterator of a DataLoader that exists already hand out one and the same batch from now on.
+
+    Changes are tried on one batch: with another in each call, losses could not be compared. An iterator that the step
+    makes itself begins anew in each call, and ends.
+    """
+    kept: dict[int, tuple[Any, Any]] = {}
+    made_since: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    def made(init: Callable[..., None], iterator: Any, *args: Any, **kwargs: Any) -> None:
+        made_since.add(iterator)
+        init(iterator, *args, **kwargs)
+
+    def again(following: Callable[..., Any], iterator: Any) -> Any:
+        if iterator in made_since:
+            return following(iterator)
+        if id(iterator) not in kept:
+            kept[id(iterator)] = iterator, following(iterator)
+        return kept[id(iterator)][1]
+
+    with wrapped(_BaseDataLoaderIter, "__init__", made), wrapped(_BaseDataLoaderIter, "__next__", again):
+        yield

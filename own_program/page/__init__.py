@@ -1,0 +1,1 @@
+"""What the page "Your own program" needs beside its text."""

@@ -1,0 +1,285 @@
+"""What happened on one device of a snapshot: every block with its stack, the curves, and what held the peak."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+from course_utils.memory.allocator import GIVES_BACK, AllocatorState
+from course_utils.memory.cuda_history import Allocation, History, read_history
+from own_program.snapshots.files import SnapshotFile, pool_of
+from own_program.snapshots.replay import REMARKS, Snapshot, load_snapshot
+from own_program.snapshots.stacks import EARLIER, NOTHING, Stack, read_stack
+
+
+class Holder(NamedTuple):
+    """Blocks that were asked for at the same line, for the same purpose."""
+
+    stack: Stack | None  # that of the largest; None: from before the recording
+    kind: str
+    bytes: int
+    blocks: int
+
+
+@dataclass(frozen=True)
+class OutOfMemory:
+    """A request that failed, and what stood in its way."""
+
+    requested_bytes: int
+    device_free_bytes: int | None  # what the device still had, other programs' memory taken off; None: not recorded
+    reserved_bytes: int
+    allocated_bytes: int
+    largest_free_bytes: int | None  # the largest cached block; None if the history does not fit the segments
+    seconds: float  # since the recording began
+    stack: Stack
+
+
+class DeviceHistory:
+    """One device of a snapshot.
+
+    Attributes:
+        entries: of its history, the oldest first; without those that take and give no memory.
+        whole: the device as one, private pools included; None if its history contradicts its segments.
+        common: without private pools, which is what can be simulated; the same as ``whole`` if there are none.
+        problem: why there is none of them; empty otherwise.
+        private_bytes: what segments of private pools hold at the end.
+    """
+
+    def __init__(self, file: SnapshotFile, device: int) -> None:
+        self.device = device
+        trace = file.traces[device] if device < len(file.traces) else ()
+        self.entries = [entry for entry in trace if entry["action"] not in REMARKS]
+        self.segments = [segment for segment in file.segments if segment.get("device", 0) == device]
+        self.settings = file.settings
+        if self.settings is None and any(entry["action"] == "segment_map" for entry in self.entries):
+            self.settings = {"expandable_segments": True}  # older versions do not say so
+        private = [segment for segment in self.segments if pool_of(segment, "segment_pool_id")]
+        self.private_bytes = sum(segment["total_size"] for segment in private)
+        self.whole: Snapshot | None = None
+        self.common: Snapshot | None = None
+        self.problem = ""
+        self._stacks: dict[int, Stack] = {}
+        try:
+            self._load(private)
+        except ValueError as error:
+            self.problem = str(error)
+        self.history = self._history()
+
+    def _load(self, private: Sequence[Mapping[str, Any]]) -> None:
+        inside = _in_private_pools(self.entries, private)
+        if not any(inside) and not private:
+            self.whole = self.common = self._snapshot(self.segments, self.entries)
+            return
+        unpooled = [{**segment, "segment_pool_id": ()} for segment in self.segments]
+        self.whole = self._snapshot(unpooled, [{**entry, "pool_id": ()} for entry in self.entries])
+        others = [entry for entry, own in zip(self.entries, inside, strict=True) if not own]
+        rest = [segment for segment in self.segments if not pool_of(segment, "segment_pool_id")]
+        self.common = self._snapshot(rest, others)
+
+    def _snapshot(self, segments: Sequence[Mapping[str, Any]], entries: Sequence[Mapping[str, Any]]) -> Snapshot:
+        value = {"segments": segments, "device_traces": [*([()] * self.device), entries]}
+        return load_snapshot(value | {"allocator_settings": self.settings}, device=self.device)
+
+    def _history(self) -> History:
+        """Blocks over time; of the end alone if the history does not fit."""
+        value = {"segments": self.segments, "allocator_settings": self.settings}
+        entries = self.entries if self.whole is not None else []
+        if not any(entry["action"] == "free_requested" for entry in entries):  # not recorded: skip_actions
+            requests = [[{**e, "action": "free_requested"}] * (e["action"] == "free_completed") + [e] for e in entries]
+            entries = [entry for both in requests for entry in both]
+        if entries:
+            value["segments"] = _listed(self.whole.start)
+        history = read_history(value, entries, self.device)
+        ends = {block["address"]: block for segment in self.segments for block in _addressed(segment)}
+        for allocation in history.allocations:
+            if allocation.born == 0 and allocation.died is None:  # its stack may be known from the end
+                allocation.frames = frames_of(ends.get(allocation.address, {}))
+        return history
+
+    @cached_property
+    def allocated_bytes(self) -> list[int]:
+        """In tensors, at each moment of the history; 0 is before the first entry."""
+        changes = [0] * (len(self.history.times_us) + 1)
+        for allocation in self.history.allocations:
+            changes[allocation.born] += allocation.size_bytes
+            if allocation.died is not None:
+                changes[allocation.died] -= allocation.size_bytes
+        return list(accumulate(changes[:-1]))
+
+    @property
+    def peak(self) -> int:
+        """The moment at which tensors held the most."""
+        return max(range(len(self.allocated_bytes)), key=self.allocated_bytes.__getitem__)
+
+    @property
+    def reserved_peak(self) -> int:
+        """The moment of the most reserved memory at which the most of it was in use."""
+        both = zip(self.history.reserved_bytes, self.allocated_bytes, strict=True)
+        return max(enumerate(both), key=lambda item: item[1])[0]
+
+    @property
+    def seconds(self) -> float:
+        """How long the recording is, as far as it is known."""
+        return self.history.times_us[-1] / 1e6
+
+    def stack_of(self, allocation: Allocation) -> Stack | None:
+        """The stack of a block; None if it is from before the recording and nothing is known of it."""
+        if not allocation.frames and allocation.born == 0:
+            return None
+        return self._read(allocation.frames)
+
+    def kind_of(self, allocation: Allocation) -> str:
+        """What a block is probably for."""
+        stack = self.stack_of(allocation)
+        return EARLIER if stack is None else stack.kind
+
+    def _read(self, frames: Sequence[Mapping[str, Any]]) -> Stack:
+        if id(frames) not in self._stacks:  # a snapshot shares the lists of stacks that are the same
+            self._stacks[id(frames)] = read_stack(frames) if frames else NOTHING
+        return self._stacks[id(frames)]
+
+    @cached_property
+    def has_stacks(self) -> bool:
+        """Whether any block has one."""
+        return any(allocation.frames for allocation in self.history.allocations)
+
+    def live(self, moment: int) -> list[Allocation]:
+        """The blocks that are in use at a moment."""
+        blocks = self.history.allocations
+        return [each for each in blocks if each.born <= moment and (each.died is None or each.died > moment)]
+
+    def holders(self, moment: int) -> list[Holder]:
+        """What holds the memory at a moment, the most first."""
+        groups: dict[Any, list[Allocation]] = {}
+        for block in self.live(moment):
+            stack = self.stack_of(block)
+            key = (EARLIER, None) if stack is None else (stack.kind, stack.place)
+            groups.setdefault(key, []).append(block)
+        held = []
+        for (kind, _), blocks in groups.items():
+            stack = self.stack_of(max(blocks, key=lambda block: block.size_bytes))
+            held.append(Holder(stack, kind, sum(block.size_bytes for block in blocks), len(blocks)))
+        return sorted(held, key=lambda holder: -holder.bytes)
+
+    def kinds(self, moment: int) -> Counter[str]:
+        """Bytes by what they are for, at a moment."""
+        kinds: Counter[str] = Counter()
+        for holder in self.holders(moment):
+            kinds[holder.kind] += holder.bytes
+        return kinds
+
+    @cached_property
+    def moments(self) -> list[int]:
+        """Of each entry the moment after it."""
+        counted = (entry["action"] not in ("free_completed", "oom") for entry in self.entries)
+        return list(accumulate(counted))
+
+    @cached_property
+    def give_backs(self) -> Counter[str]:
+        """How often cached memory went back to the device, by why: ``empty_cache``, ``retry`` or ``unknown``."""
+        counts: Counter[str] = Counter()
+        entries = self.entries
+        for at, entry in enumerate(entries):
+            if entry["action"] not in GIVES_BACK or (at and entries[at - 1]["action"] in GIVES_BACK):
+                continue
+            end = at
+            while end < len(entries) and entries[end]["action"] in GIVES_BACK:
+                end += 1
+            after = entries[end]["action"] if end < len(entries) else ""
+            path = self._read(entry.get("frames") or ()).path
+            if any(place.name == "empty_cache" for place in path):
+                counts["empty_cache"] += 1
+            else:
+                counts["retry" if after in ("segment_alloc", "segment_map", "oom") else "unknown"] += 1
+        return counts
+
+    @cached_property
+    def failure(self) -> OutOfMemory | None:
+        """The first request that failed."""
+        failed = (at for at, entry in enumerate(self.entries) if entry["action"] == "oom")
+        return next(map(self._failure, failed), None)
+
+    def _failure(self, at: int) -> OutOfMemory:
+        entry, largest = self.entries[at], None
+        if self.whole is not None:
+            segments = self.whole.state_before(at).segments
+            free = (block.bytes for segment in segments for block in segment.blocks if block.state == "free")
+            largest = max(free, default=0)
+        moment = self.moments[at] if self.whole is not None else 0
+        free = entry.get("device_free")
+        return OutOfMemory(
+            entry["size"],
+            free if isinstance(free, int) else None,
+            self.history.reserved_bytes[moment],
+            self.allocated_bytes[moment],
+            largest,
+            self.history.times_us[moment] / 1e6,
+            self._read(entry.get("frames") or ()),
+        )
+
+    def timeline(self, parts: int) -> list[tuple[float, int, int]]:
+        """Parts of the recording: the second at which each ends, the most allocated and the most reserved in it."""
+        times = self.history.times_us
+        count = len(times)
+        spread = times[-1] > 0  # without times each part has as many moments
+        rows, begin = [], 0
+        for part in range(1, parts + 1):
+            end = bisect_right(times, times[-1] * part / parts) if spread else count * part // parts
+            if end > begin:
+                inside = slice(begin, end)
+                most = max(self.allocated_bytes[inside]), max(self.history.reserved_bytes[inside])
+                rows.append((times[-1] * part / parts / 1e6, *most))
+            begin = max(begin, end)
+        return rows
+
+
+def _addressed(segment: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The blocks of a segment with their addresses, which older snapshots leave out."""
+    starts = accumulate((block["size"] for block in segment["blocks"]), initial=segment["address"])
+    return [{**block, "address": start} for block, start in zip(segment["blocks"], starts, strict=False)]
+
+
+def frames_of(block: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    """The stack of a block: PyTorch before 2.1 had it in a history of its own."""
+    frames = block.get("frames")
+    if not frames and isinstance(block.get("history"), list) and block["history"]:
+        frames = block["history"][0].get("frames") if isinstance(block["history"][0], Mapping) else None
+    return frames if isinstance(frames, list | tuple) else ()
+
+
+def _listed(state: AllocatorState) -> list[dict[str, Any]]:
+    """A state as a snapshot lists it."""
+    words = {"allocated": "active_allocated", "awaiting free": "active_pending_free", "free": "inactive"}
+    return [
+        {
+            "address": segment.address,
+            "total_size": segment.bytes,
+            "is_expandable": segment.expandable,
+            "blocks": [{"size": block.bytes, "state": words[block.state]} for block in segment.blocks],
+        }
+        for segment in state.segments
+    ]
+
+
+def _in_private_pools(entries: Sequence[Mapping[str, Any]], private: Sequence[Mapping[str, Any]]) -> list[bool]:
+    """Of each entry whether it belongs to a private pool: it says so, or lies in such a segment.
+
+    Before the segment was taken, something else may have lain there.
+    """
+    taken = {entry.get("addr"): at for at, entry in enumerate(entries) if entry["action"] == "segment_alloc"}
+    spans = sorted(
+        (segment["address"], segment["address"] + segment["total_size"], taken.get(segment["address"], 0))
+        for segment in private
+    )
+    starts = [start for start, *_ in spans]
+    inside = []
+    for at, entry in enumerate(entries):
+        place = bisect_right(starts, entry.get("addr", 0)) - 1
+        lies = place >= 0 and entry.get("addr", 0) < spans[place][1] and at >= spans[place][2]
+        inside.append(bool(pool_of(entry, "pool_id")) or (lies and entry["action"] != "oom"))
+    return inside

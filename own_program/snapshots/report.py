@@ -1,0 +1,505 @@
+"""Read a memory snapshot: what held the memory at its peak, and which setting of the allocator would need less."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from course_utils.show.cards import Bar, Card, Row, Shown, Toned, amount_axis
+from course_utils.show.formats import format_bytes, format_percent, format_seconds, listed
+from course_utils.show.page import dressed
+from course_utils.show.tables import Column, Grid, Sheet, named_values
+from own_program.snapshots.files import SnapshotError, SnapshotFile, read_file, unknown_words
+from own_program.snapshots.history import DeviceHistory, Holder, OutOfMemory, frames_of
+from own_program.snapshots.plan import LEAK_LESSON, plan_of
+from own_program.snapshots.stacks import EARLIER, NO_STACK, Place, read_stack
+from own_program.snapshots.steps import Growth, growth_of
+from own_program.snapshots.what_if import Requests, Trial, WhatIf, freed_earlier, what_if
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["DeviceReport", "SnapshotError", "SnapshotReport", "read_snapshot"]
+
+_MOST_ROWS = 7
+_MUCH_LOST = 0.1  # of what is reserved, to be explained
+_UNEVEN = 2.0  # times as much on one GPU as on another
+_MOST_PLACES = 25
+_LEAST_SHARE = 1e-3  # of what is in use, to be named
+_FILE_LETTERS, _NAME_LETTERS = 20, 26
+_PARTS = 12  # of the timeline
+_SECONDS_AN_ENTRY = 6e-5  # of all tries together, on two cores of a server
+_QUIET_S = 2.0
+_RECORD = (
+    "No history: call torch.cuda.memory._record_memory_history(max_entries=100_000) before the steps, to see the "
+    "peak, who held it, and what other settings would need."
+)
+_STACKS = 'Not recorded with stacks: leave context and stacks as they are ("all") to see which line holds what.'
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class DeviceReport(Shown):
+    """What one device of a snapshot shows.
+
+    Attributes:
+        name: of the file.
+        device: what happened on it.
+        growth: what each step leaves behind, if anything.
+        tries: the same requests under other settings; None where there is no history that can be replayed.
+        mended: the try in which what each step leaves is freed at its end.
+        notes: what a reader must know of the file.
+    """
+
+    name: str
+    device: DeviceHistory
+    growth: Growth | None
+    tries: WhatIf | None
+    mended: Trial | None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def peak_allocated_bytes(self) -> int:
+        """The most that tensors held at once."""
+        return self.device.allocated_bytes[self.device.peak]
+
+    @property
+    def peak_reserved_bytes(self) -> int:
+        """The most that was taken from the device."""
+        return self.device.history.reserved_bytes[self.device.reserved_peak]
+
+    @property
+    def lost_bytes(self) -> int:
+        """What was reserved and not in use while the most was reserved, at the moment with the most in use."""
+        return self.peak_reserved_bytes - self.device.allocated_bytes[self.device.reserved_peak]
+
+    @cached_property
+    def holders(self) -> list[Holder]:
+        """What held the memory at the peak, the most first."""
+        return self.device.holders(self.device.peak)
+
+    @cached_property
+    def plan(self) -> tuple[Any, ...]:
+        """What to change, the most first."""
+        return plan_of(self.device, self.tries, self.growth, self.mended)
+
+    def card(self) -> Card:
+        """What held the peak, what other settings would need, and what to change."""
+        rows = tuple(self._rows())
+        axis = amount_axis([row.bar.high for row in rows if row.bar], format_bytes)
+        moment = "at the peak" if self.device.entries else "held"
+        return Card(
+            self._sentence(),
+            rows,
+            axis,
+            heads=("probably for", moment),
+            table=self._trials(),
+            plan=self.plan,
+            warning=self._warning(),
+            notes=tuple(self._notes()),
+            provenance=self._provenance(),
+            numbers=self._numbers(),
+            title=self.name,
+        )
+
+    # The parts of the card
+
+    def _sentence(self) -> list[str | Toned]:
+        gpu, held = f"GPU {self.device.device}", format_bytes(self.peak_allocated_bytes)
+        reserved = format_bytes(self.peak_reserved_bytes)
+        if failure := self.device.failure:
+            asked = format_bytes(failure.requested_bytes)
+            return [
+                f"{gpu} ",
+                Toned("ran out of memory", "slower"),
+                f" at a request of {asked}: {format_bytes(failure.reserved_bytes)} were reserved, and "
+                f"{format_bytes(failure.allocated_bytes)} of them in use.",
+            ]
+        if not self.device.entries:
+            return [f"{gpu} has {reserved} reserved, and {held} of it in use; the snapshot has no history."]
+        start = f"{gpu} held up to {held} in tensors, and {reserved} reserved: "
+        if not self.plan:
+            return [start, Toned("nothing stands out", "same"), "."]
+        first = self.plan[0]
+        saving = f" ({first.saving})" if first.saving else ""
+        return [start, Toned(first.change, "faster"), f"{saving}."]
+
+    def _rows(self) -> Iterator[Row]:
+        shown = self.holders[:_MOST_ROWS]
+        for holder in shown:
+            stack = holder.stack
+            label = _short(stack.place) if stack and stack.place else self._words_of(holder.kind)
+            words = [holder.kind] if stack and label != holder.kind else []
+            words += [f"{holder.blocks} blocks"] if holder.blocks > 1 else []
+            words += [f"from {stack.caller}"] if stack and stack.caller else []
+            yield Row(label, ", ".join(words), format_bytes(holder.bytes), bar=Bar(0.0, float(holder.bytes)))
+        rest = self.holders[_MOST_ROWS:]
+        if rest:
+            size = sum(holder.bytes for holder in rest)
+            yield Row(
+                f"{len(rest)} other place{'s' if len(rest) > 1 else ''}",
+                "",
+                format_bytes(size),
+                bar=Bar(0.0, float(size)),
+            )
+
+    def _words_of(self, kind: str) -> str:
+        return kind if kind != EARLIER or self.device.entries else "no stack recorded"
+
+    def _trials(self) -> Grid | None:
+        tries = self.tries
+        if tries is None:
+            return None
+        trials = [*tries.trials, *([self.mended] if self.mended else [])]
+        names = ["as recorded", *(trial.name for trial in trials)]
+        sizes = [tries.recorded_bytes, *(trial.reserved_bytes for trial in trials)]
+        changes = ["", *(_change(-tries.saving(trial)) for trial in trials)]
+        calls = [tries.device_calls]
+        calls += [trial.device_allocs for trial in trials]
+        fails = [tries.base.fails, *(trial.fails for trial in trials)]
+        peaks = ["runs out" if fail else format_bytes(size) for size, fail in zip(sizes, fails, strict=True)]
+        changes = ["" if fail else change for change, fail in zip(changes, fails, strict=True)]
+        columns = (
+            Column("the same requests", tuple(names), numeric=False),
+            Column("reserved peak", tuple(peaks)),
+            Column("change", tuple(changes)),
+            Column("device calls", tuple(map(str, calls))),
+        )
+        own = tries.replay.run.begin.options.text
+        return Grid(f"What if, simulated{f', each beside {own}' if own else ''}. {self._error()}", columns)
+
+    def _error(self) -> str:
+        tries = self.tries
+        replay = tries.replay
+        if replay.agrees:
+            words = "Your history is reproduced to the byte"
+        else:
+            words = f"Your history is reproduced but for {len(replay.differences)} of {len(replay.run)} events"
+        begin = " begin with an empty allocator, and" if tries.begins_empty else ""
+        return f"{words}; the tries{begin} are off by {format_percent(tries.error)}." if tries.error else f"{words}."
+
+    def _warning(self) -> str:
+        if self.device.problem:
+            return f"The history cannot be replayed: {self.device.problem}. Shown is what the end of it holds."
+        if not self.device.entries:
+            return _RECORD
+        return "" if self.device.has_stacks else _STACKS
+
+    def _notes(self) -> Iterator[str]:
+        device = self.device
+        if failure := self.device.failure:
+            yield _failure_words(failure)
+        kinds = device.kinds(device.peak)
+        held = sum(kinds.values())
+        if device.has_stacks and held:
+            shares = [
+                f"{self._words_of(kind)} {format_percent(size / held)}"
+                for kind, size in kinds.most_common(5)
+                if size >= _LEAST_SHARE * held
+            ]
+            yield f"By what it is for: {', '.join(shares)}."
+        if device.entries:
+            lost = format_percent(self.lost_bytes / max(1, self.peak_reserved_bytes))
+            much = self.lost_bytes > _MUCH_LOST * self.peak_reserved_bytes
+            back = (
+                ", and no setting that was tried clearly gets it back" if much and self.tries and not self.plan else ""
+            )
+            yield f"When the most was reserved, {format_bytes(self.lost_bytes)} ({lost}) of it was not in use{back}."
+        if device.give_backs:
+            yield f"Cached memory was given back {_give_back_words(device.give_backs)}."
+        if self.growth and not any(entry.lesson == LEAK_LESSON for entry in self.plan):
+            each = format_bytes(self.growth.bytes_a_round)
+            yield f"Each of {self.growth.rounds} steps leaves about {each} behind, most at {self.growth.stack.place}."
+        if device.private_bytes:
+            yield (
+                f"{format_bytes(device.private_bytes)} are in private pools (a CUDA graph, torch.cuda.MemPool), which "
+                "share nothing with the rest: counted here, and left out of what is simulated."
+            )
+        yield from self.notes
+
+    def _provenance(self) -> str:
+        device, words = self.device, []
+        if device.entries:
+            words.append(f"{len(device.entries)} entries")
+            words += [f"over {format_seconds(device.seconds)}"] if device.seconds else []
+            if device.common and device.common.start.segments:
+                words.append("the recording begins after the program")
+        if device.common:
+            assumed = "" if device.settings else " (not recorded, assumed)"
+            words.append(f"options: {device.common.options.text or 'defaults'}{assumed}")
+        return ", ".join(words)
+
+    def _numbers(self) -> Sheet:
+        device = self.device
+        peak, most = device.peak, device.reserved_peak
+        when = device.history.times_us
+        values = [
+            ("most in tensors", f"{format_bytes(self.peak_allocated_bytes)} after {format_seconds(when[peak] / 1e6)}"),
+            ("reserved then", format_bytes(device.history.reserved_bytes[peak])),
+            ("most reserved", f"{format_bytes(self.peak_reserved_bytes)} after {format_seconds(when[most] / 1e6)}"),
+            ("in use then", format_bytes(device.allocated_bytes[most])),
+        ]
+        grids = [named_values("The device", values)]
+        if device.entries:
+            grids.append(_timeline(device))
+        return Sheet((*grids, _places(self.holders)))
+
+    def plot(self) -> Figure:
+        """Draw what was reserved and what was in use, over time."""
+        from own_program.snapshots.figures import timeline_figure
+
+        return timeline_figure(self.device)
+
+
+def _short(place: Place) -> str:
+    """A place for the first column of a card, which is narrow."""
+    file, _, rest = repr(place).partition(":")
+    shown = file if len(file) <= _FILE_LETTERS else f"{file[:9]}…{file[10 - _FILE_LETTERS :]}"
+    name = rest.partition(" ")[2]
+    return f"{shown}:{place.line} {name if len(name) <= _NAME_LETTERS else name[: _NAME_LETTERS - 1] + '…'}"
+
+
+def _change(share: float) -> str:
+    return "0" if abs(share) < 5e-4 else f"{'+' if share > 0 else '−'}{format_percent(abs(share))}"
+
+
+def _failure_words(failure: OutOfMemory) -> str:
+    unused = failure.reserved_bytes - failure.allocated_bytes
+    words = f"{format_bytes(unused)} were reserved and not in use"
+    if failure.largest_free_bytes is not None:
+        words += f", in pieces of at most {format_bytes(failure.largest_free_bytes)}"
+    if failure.device_free_bytes is not None:
+        words += f"; the device had {format_bytes(failure.device_free_bytes)} left"
+        if failure.device_free_bytes > failure.requested_bytes:
+            words += ", which is enough: the process was limited"
+    where = f" at {failure.stack.place}" if failure.stack.place else ""
+    return f"The request that failed{where} asked for {format_bytes(failure.requested_bytes)}: {words}."
+
+
+def _give_back_words(counts: Mapping[str, int]) -> str:
+    words = {"empty_cache": "by empty_cache()", "retry": "to try a request again (the device was full)"}
+    parts = [
+        f"{_times(count)} {words.get(reason, 'for a reason that is not recorded')}" for reason, count in counts.items()
+    ]
+    return listed(parts)
+
+
+def _times(count: int) -> str:
+    return {1: "once", 2: "twice"}.get(count, f"{count} times")
+
+
+def _timeline(device: DeviceHistory) -> Grid:
+    rows = device.timeline(_PARTS)
+    most = max(reserved for *_, reserved in rows) or 1
+    bars = ["█" * round(20 * a / most) + "░" * (round(20 * r / most) - round(20 * a / most)) for _, a, r in rows]
+    return Grid(
+        "Over time: the most in each part (█ in use, ░ reserved and not in use)",
+        (
+            Column("until", tuple(format_seconds(end) for end, *_ in rows), numeric=False),
+            Column("in use", tuple(format_bytes(allocated) for _, allocated, _ in rows)),
+            Column("reserved", tuple(format_bytes(reserved) for *_, reserved in rows)),
+            Column("", tuple(bars), numeric=False),
+        ),
+    )
+
+
+def _places(holders: Sequence[Holder]) -> Grid:
+    shown = holders[:_MOST_PLACES]
+    places = [repr(h.stack.place) if h.stack and h.stack.place else h.kind for h in shown]
+    callers = [repr(h.stack.caller) if h.stack and h.stack.caller else "" for h in shown]
+    return Grid(
+        "What held the peak",
+        (
+            Column("line", tuple(places), numeric=False),
+            Column("from", tuple(callers), numeric=False),
+            Column("probably for", tuple(h.kind for h in shown), numeric=False),
+            Column("blocks", tuple(str(h.blocks) for h in shown)),
+            Column("size", tuple(format_bytes(h.bytes) for h in shown)),
+        ),
+    )
+
+
+# Several devices
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class SnapshotReport(Shown):
+    """What a snapshot shows: a card for a device, with one before them if there are several."""
+
+    name: str
+    devices: tuple[DeviceReport, ...]
+
+    def card(self) -> Card:
+        """The device's card; of several, one that names each."""
+        if len(self.devices) == 1:
+            return self.devices[0].card()
+        rows = [self._row(report) for report in self.devices]
+        most = max(self.devices, key=lambda report: report.peak_reserved_bytes)
+        failed = [f"GPU {report.device.device}" for report in self.devices if report.device.failure]
+        held = f"GPU {most.device.device} the most, {format_bytes(most.peak_reserved_bytes)} reserved"
+        words: list[str | Toned] = [f"{len(self.devices)} GPUs, {held}."]
+        if failed:
+            words = [f"{len(self.devices)} GPUs: ", Toned(f"{listed(failed)} ran out of memory", "slower"), "."]
+        axis = amount_axis([row.bar.high for row in rows], format_bytes)
+        least = min(self.devices, key=lambda report: report.peak_reserved_bytes).peak_reserved_bytes
+        uneven = most.peak_reserved_bytes > _UNEVEN * least
+        notes = ("They are loaded unevenly: the fullest limits the batch of all, and the others have room.",) * uneven
+        return Card(words, tuple(rows), axis, ("", "most reserved"), notes=notes, title=self.name)
+
+    @staticmethod
+    def _row(report: DeviceReport) -> Row:
+        reserved, allocated = report.peak_reserved_bytes, report.peak_allocated_bytes
+        words = f"{format_bytes(allocated)} in tensors"
+        words = f"ran out of memory, {words}" if report.device.failure else words
+        bar = Bar(0.0, float(reserved), float(allocated))
+        return Row(f"GPU\u00a0{report.device.device}", words, format_bytes(reserved), bar=bar)
+
+    @property
+    def cards(self) -> tuple[Card, ...]:
+        """All cards: of several devices first the one that names them."""
+        parts = tuple(report.card() for report in self.devices)
+        return parts if len(parts) == 1 else (self.card(), *parts)
+
+    def __repr__(self) -> str:
+        return "\n\n\n".join(map(repr, self.cards))
+
+    def _repr_html_(self) -> str:
+        return dressed(self.html())
+
+    def html(self, lessons: str = "{}.ipynb") -> str:
+        """The cards for a page, as :meth:`Card.html` makes them."""
+        return "\n".join(card.html(lessons) for card in self.cards)
+
+    def plot(self) -> Figure:
+        """Draw the device over time; of several the one with the most memory."""
+        return max(self.devices, key=lambda report: report.peak_reserved_bytes).plot()
+
+
+def read_snapshot(
+    source: str | Path | bytes | Mapping[str, Any], later: str | Path | None = None, *, device: int | None = None
+) -> SnapshotReport | Card:
+    """Read a memory snapshot: what held the memory at its peak, and what would need less.
+
+    The requests of the history are replayed to a simulated allocator, as recorded and under other settings. Nothing in
+    the file is run, and neither torch nor a GPU is needed.
+
+    Args:
+        source: what ``torch.cuda.memory._dump_snapshot`` wrote, as a file or its bytes, or ``_snapshot()``'s value.
+        later: a second file of the same program: what holds more in it, by line, is a card.
+        device: the index of the GPU to read; by default each that has memory or a history.
+
+    Returns:
+        A report that shows itself as a card, in bytes (1 GiB is 1024^3); of several devices a card each.
+
+    Raises:
+        SnapshotError: if it is no snapshot that can be read; one sentence says what is missing.
+
+    Source: the shape of a snapshot, ``torch.cuda.memory._snapshot`` of PyTorch 2.13.0,
+    https://github.com/pytorch/pytorch/blob/v2.13.0/torch/cuda/memory.py
+
+    Example:
+        >>> alloc = {"action": "alloc", "addr": 2**21, "size": 2**20, "stream": 0, "frames": []}
+        >>> segment = {"action": "segment_alloc", "addr": 2**21, "size": 2**21, "stream": 0, "frames": []}
+        >>> blocks = [{"size": 2**20, "state": "active_allocated"}, {"size": 2**20, "state": "inactive"}]
+        >>> end = {"address": 2**21, "total_size": 2**21, "stream": 0, "segment_type": "small", "blocks": blocks}
+        >>> report = read_snapshot({"segments": [end], "device_traces": [[segment, alloc]]})
+        >>> report.card().words
+        'GPU 0 held up to 1.00 MiB in tensors, and 2.00 MiB reserved: nothing stands out.'
+    """
+    file = read_file(source)
+    if later is not None:
+        return _grown(file, read_file(later), device)
+    found = file.devices
+    if device is not None and device not in found:
+        held = f"it has {listed(map(str, found))}" if found else "it has none"
+        raise SnapshotError(f"{file.name} has no memory of GPU {device}: {held}")
+    if not found:
+        raise SnapshotError(
+            f"{file.name} has no memory of any GPU: it was dumped before the program used one; dump it after some steps"
+        )
+    chosen = found if device is None else [device]
+    entries = sum(len(file.traces[each]) for each in chosen if each < len(file.traces))
+    with _progress(entries * _SECONDS_AN_ENTRY) as advance:
+        return SnapshotReport(file.name, tuple(_read(file, each, advance) for each in chosen))
+
+
+def _read(file: SnapshotFile, number: int, advance: Any) -> DeviceReport:
+    try:
+        device = DeviceHistory(file, number)
+        notes = tuple(filter(None, [unknown_words(file.unknown)]))
+        if device.common is None or not device.entries:
+            return DeviceReport(file.name, device, None, None, None, notes)
+        requests = Requests(device.common, _limit(device))
+        tries = what_if(requests, lambda: advance(len(device.entries) * _SECONDS_AN_ENTRY / 10))
+        growth = growth_of(device)
+        mended = None
+        if growth:
+            mended = requests.tried("what each step leaves, freed at its end", events=freed_earlier(growth.ends))
+        return DeviceReport(file.name, device, growth, tries, mended, notes)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise SnapshotError(f"{file.name} is damaged: its history makes no sense ({error})") from None
+
+
+def _limit(device: DeviceHistory) -> int | None:
+    """What the device could give, if a request failed and what was left is recorded."""
+    failure = device.failure
+    if failure is None or failure.device_free_bytes is None or device.private_bytes:
+        return None
+    return failure.reserved_bytes + failure.device_free_bytes
+
+
+def _progress(expected_s: float) -> AbstractContextManager[Any]:
+    """Something to call with seconds that are done; a bar where somebody waits and looks."""
+    notebook = "ipykernel" in sys.modules
+    if expected_s < _QUIET_S or not (notebook or sys.stderr.isatty()) or os.environ.get("COURSE_PROGRESS") == "0":
+        return nullcontext(lambda seconds: None)
+    from contextlib import contextmanager
+
+    from course_utils.show.progress import progress
+
+    @contextmanager
+    def shown() -> Iterator[Any]:
+        with progress("Replaying the history", expected_s) as bar:
+            yield bar.advance
+
+    return shown()
+
+
+def _grown(earlier: SnapshotFile, later: SnapshotFile, device: int | None) -> Card:
+    """Subtract what each line holds in one snapshot from what it holds in another; neither needs a history."""
+    (sizes, blocks), (more_sizes, more_blocks) = (_held(file, device) for file in (earlier, later))
+    if any((*sizes, *more_sizes)) and not any(sizes.keys() & more_sizes.keys()):
+        names = f"{earlier.name} and {later.name}"
+        raise SnapshotError(f"{names} have no line in common: are both of one program, and recorded from its start?")
+    ends = [max((e.get("time_us", 0) for trace in file.traces for e in trace), default=0) for file in (earlier, later)]
+    if 0 < ends[1] < ends[0]:
+        raise SnapshotError(f"{later.name} is older than {earlier.name}: name the earlier file first")
+    grew = Counter({line: size - sizes[line] for line, size in more_sizes.items() if size > sizes[line]})
+    rows = [
+        (line or NO_STACK, f"+{format_bytes(size)}", f"{more_blocks[line] - blocks[line]:+}")
+        for line, size in grew.most_common(_MOST_PLACES)
+    ]
+    columns = zip(("line", "more", "blocks"), zip(*rows, strict=True), strict=False)
+    table = Grid("", tuple(Column(head, cells, numeric=head != "line") for head, cells in columns))
+    first, last = (format_bytes(sum(held.values())) for held in (sizes, more_sizes))
+    held = f"{first} in {earlier.name}, {last} in {later.name}"
+    return Card(f"In use: {held}. {'What grew:' if rows else 'No line grew.'}", table=table if rows else None)
+
+
+def _held(file: SnapshotFile, device: int | None) -> tuple[Counter[str], Counter[str]]:
+    """Bytes and blocks in use at the end, by line."""
+    sizes, counts = Counter(), Counter()
+    for segment in file.segments:
+        for block in segment["blocks"] if device in (None, segment.get("device", 0)) else ():
+            if block["state"] != "inactive":
+                stack = read_stack(frames_of(block))
+                line = str((stack.in_module and stack.caller) or stack.place or "")
+                sizes[line] += block["size"]
+                counts[line] += 1
+    return sizes, counts

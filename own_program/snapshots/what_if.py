@@ -1,0 +1,235 @@
+"""The requests of a recorded history under other settings of the allocator, and with other requests.
+
+Where much of the memory was there before the recording, other settings would have laid it out otherwise: a try then
+begins with an empty allocator, which is first asked for what was in use. And where the device would put new memory is
+guessed. So it is for a try with the recorded settings: how far that is from what was recorded is the error of all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from course_utils.memory.allocator import (
+    MIB,
+    Allocate,
+    Allocator,
+    AllocatorOptions,
+    EmptyCache,
+    Event,
+    Free,
+    options_of,
+)
+from own_program.snapshots.replay import Replay, Snapshot
+
+_OPTIONS = (
+    "expandable_segments:True",
+    "roundup_power2_divisions:4",
+    "roundup_power2_divisions:8",
+    "max_split_size_mb:128",
+    "max_split_size_mb:512",
+)
+_EARLIER_SHARE = 0.5  # of the peak that was there before, from which on a try begins empty
+_FEWER = ("expandable_segments:True", "roundup_power2_divisions:4", "max_split_size_mb:512")
+_LONG = 30_000  # entries, from which on the fewer are tried
+_COLLECTS = "garbage_collection_threshold:0.8"
+LEAST_SAVING = 0.05
+_TIGHTER = 0.9
+_PADDED_FROM = MIB  # smaller requests share segments, and do not count
+
+
+@dataclass(frozen=True)
+class Trial:
+    """The same requests once more.
+
+    Attributes:
+        name: the setting, as ``PYTORCH_ALLOC_CONF`` takes it, or in words.
+        reserved_bytes: the peak of the reserved memory.
+        device_allocs: how often memory was taken from the device (cudaMalloc, or pages mapped).
+        fails: whether a request was not met.
+        is_setting: whether it is a value of ``PYTORCH_ALLOC_CONF``.
+        keeps_cache: whether cached memory is kept that the program gave back.
+    """
+
+    name: str
+    reserved_bytes: int
+    device_allocs: int
+    fails: bool
+    is_setting: bool = False
+    keeps_cache: bool = False
+
+
+@dataclass(frozen=True)
+class WhatIf:
+    """What the tries gave.
+
+    Attributes:
+        recorded_bytes: the peak of the reserved memory as recorded.
+        replay: the history itself, simulated from the recorded beginning.
+        base: the recorded settings, tried like the others.
+        trials: other settings, and other requests.
+        limit_bytes: what the device could give this process, where the history ran out of memory; None if unknown.
+        begins_empty: whether the tries ask anew for what was there before the recording.
+    """
+
+    recorded_bytes: int
+    replay: Replay
+    base: Trial
+    trials: tuple[Trial, ...]
+    limit_bytes: int | None
+    begins_empty: bool = False
+
+    @property
+    def error(self) -> float:
+        """How far the recorded settings' try is from the recorded peak, as a share of it."""
+        return abs(self.base.reserved_bytes - self.recorded_bytes) / max(1, self.recorded_bytes)
+
+    @property
+    def device_calls(self) -> int:
+        """How often the history itself took memory from the device."""
+        return self.replay.run.device_allocs[-1] if len(self.replay.run) else 0
+
+    def saving(self, trial: Trial) -> float:
+        """By how much less a try reserves, as a share of the recorded peak."""
+        return 1 - trial.reserved_bytes / max(1, self.recorded_bytes)
+
+    def counts(self, saving: float) -> bool:
+        """Whether a saving is clearly more than the error, and worth a change."""
+        return saving >= max(LEAST_SAVING, 2 * self.error)
+
+
+class Requests:
+    """The requests of a history, to be tried."""
+
+    def __init__(self, snapshot: Snapshot, limit_bytes: int | None) -> None:
+        self.snapshot, self.limit = snapshot, limit_bytes
+        self.replay = snapshot.replay(device_bytes=limit_bytes)
+        if limit_bytes is not None and self.replay.run.out_of_memory is None:  # something else stood in the way
+            self.limit, self.replay = None, snapshot.replay()
+        self.begins_empty = snapshot.start.reserved_bytes > _EARLIER_SHARE * self.replay.run.peak_reserved_bytes
+        self._failing: set[Hashable] = set()  # the names of requests that failed
+        number = 0
+        for entry in snapshot.entries:
+            if entry.action in ("alloc", "oom"):
+                number += 1
+                if entry.action == "oom":
+                    self._failing.add(number)
+
+    @cached_property
+    def events(self) -> list[Event]:
+        """All that happens in a try."""
+        return list(self._events())
+
+    def _events(self) -> Iterator[Event]:
+        """What happened, and before that what was in use at the beginning, where a try begins empty."""
+        for segment in self.snapshot.start.segments if self.begins_empty else ():
+            for block in segment.blocks:
+                if block.state != "free":
+                    yield Allocate(block.id, block.requested_bytes, segment.stream)
+                    if block.state == "awaiting free":
+                        yield Free(block.id, completes=False)
+        for event in self.replay.run.events:
+            failing = isinstance(event, Allocate | Free) and event.id in self._failing
+            if not failing or isinstance(event, Allocate):
+                yield event
+            if failing and isinstance(event, Allocate):
+                yield Free(event.id)  # nobody holds what was not given
+
+    def tried(
+        self,
+        name: str,
+        options: AllocatorOptions | str | None = None,
+        events: Callable[[Iterator[Event]], Iterator[Event]] = iter,
+        cap_bytes: int | None = None,
+        is_setting: bool = False,
+    ) -> Trial:
+        """Let them happen.
+
+        Args:
+            name: of the trial.
+            options: by default the recorded ones.
+            events: makes other requests of the recorded ones.
+            cap_bytes: how much may be taken from the device.
+            is_setting: whether the name is a value of ``PYTORCH_ALLOC_CONF``.
+        """
+        chosen = self.snapshot.options if options is None else options_of(options)
+        allocator = Allocator(chosen, cap_bytes, self.limit, self.replay.ties)
+        if not self.begins_empty:
+            allocator.begin(self.snapshot.start, self.snapshot.beyond)
+        peak, met = allocator.reserved, True
+        for event in events(iter(self.events)):  # without the curves that run_events writes down
+            level = allocator.reserved
+            met &= allocator.apply(event)
+            for operation in allocator.operations:
+                level += operation.change_bytes
+                peak = max(peak, level)
+        return Trial(name, peak, allocator.device_allocs, not met, is_setting)
+
+
+def what_if(requests: Requests, advance: Callable[[], object] = lambda: None) -> WhatIf:
+    """Try the settings that people reach for.
+
+    Args:
+        requests: of a history.
+        advance: is called after each try.
+    """
+    recorded = requests.replay.run.peak_reserved_bytes
+    peak = max([recorded, *(difference.recorded_reserved_bytes for difference in requests.replay.differences)])
+    own, trials = requests.snapshot.options, []
+    base = requests.tried("as recorded")
+    advance()
+    long = len(requests.snapshot.entries) >= _LONG
+    for text in ("expandable_segments:False", *(_FEWER if long else _OPTIONS)):
+        if (options := _on_top(own, text)) != own:
+            trials.append(requests.tried(text, options, is_setting=True))
+        advance()
+    if requests.limit is None:
+        collects, most = _on_top(own, _COLLECTS), base.reserved_bytes
+        if not long:
+            trials.append(requests.tried(f"{_COLLECTS}, limited to the peak", collects, cap_bytes=most))
+        trials.append(requests.tried(f"limited to {100 * _TIGHTER:.0f}% of the peak", cap_bytes=int(_TIGHTER * most)))
+    trials.append(requests.tried("sizes padded to powers of two", events=_padded))
+    advance()
+    if any(isinstance(event, EmptyCache) for event in requests.replay.run.events):
+        kept = requests.tried("without giving cached memory back", events=_kept)
+        trials.append(replace(kept, keeps_cache=True))
+    return WhatIf(peak, requests.replay, base, tuple(trials), requests.limit, requests.begins_empty)
+
+
+def _on_top(own: AllocatorOptions, text: str) -> AllocatorOptions:
+    """The recorded options, with one of them changed; as they are if the two exclude each other."""
+    attribute = text.partition(":")[0].replace("_mb", "_bytes")
+    try:
+        return replace(own, **{attribute: getattr(AllocatorOptions.parse(text), attribute)})
+    except ValueError:
+        return own
+
+
+def _padded(events: Iterator[Event]) -> Iterator[Event]:
+    """Each large request rounded up to a power of two, as inputs are that are padded to a few lengths."""
+    for event in events:
+        if isinstance(event, Allocate) and event.bytes > _PADDED_FROM:
+            yield event._replace(bytes=1 << (event.bytes - 1).bit_length())
+        else:
+            yield event
+
+
+def _kept(events: Iterator[Event]) -> Iterator[Event]:
+    return (event for event in events if not isinstance(event, EmptyCache))
+
+
+def freed_earlier(ends: Mapping[Hashable, Sequence[Hashable]]) -> Callable[[Iterator[Event]], Iterator[Event]]:
+    """Requests whose blocks are freed before others are asked for.
+
+    Args:
+        ends: of a request the names of the blocks that are freed before it.
+    """
+
+    def changed(events: Iterator[Event]) -> Iterator[Event]:
+        for event in events:
+            if isinstance(event, Allocate):
+                yield from map(Free, ends.get(event.id, ()))
+            yield event
+
+    return changed

@@ -1,0 +1,99 @@
+"""What is told in one column of a card: the steps of one kind on one device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from course_utils.show.formats import format_seconds
+from own_program.traces.anomaly import AnomalyMode, anomaly_mode
+from own_program.traces.cpu import CpuShares, cpu_shares
+from own_program.traces.events import Trace
+from own_program.traces.shares import DeviceShares, StepShares, device_shares, devices_of
+from own_program.traces.steps import Kind
+
+Amount = Callable[[StepShares], float]
+
+
+@dataclass
+class Column:
+    """The steps of one kind on one device.
+
+    Attributes:
+        name: what they are, in words: ``steps 10 and 12``.
+        kind: the steps themselves.
+        shares: where their time went, step by step.
+        device: which GPU; None for the CPU.
+    """
+
+    name: str
+    kind: Kind
+    shares: list[StepShares]
+    device: int | None
+
+    @property
+    def lasts(self) -> float:
+        """Microseconds of all steps."""
+        return sum(each.lasts for each in self.shares)
+
+    @property
+    def whole(self) -> bool:
+        """Whether it is a whole recording, without steps."""
+        return self.kind.steps[0].number is None
+
+    def mean(self, amount: Amount) -> float:
+        """Microseconds a step."""
+        return sum(map(amount, self.shares)) / len(self.shares)
+
+    def range(self, amount: Amount) -> tuple[float, float]:
+        """The least and the most of its steps, in microseconds."""
+        amounts = [amount(each) for each in self.shares]
+        return min(amounts), max(amounts)
+
+    def times(self, amount: Amount) -> str:
+        """The mean of its steps in words, and from where to where they went: ``3 ms (2 ms to 4 ms)``."""
+        low, high = (format_seconds(each / 1e6) for each in self.range(amount))
+        mean = format_seconds(self.mean(amount) / 1e6)
+        return mean if low == high else f"{mean} ({low} to {high})"
+
+    def share(self, amount: Amount) -> float:
+        """What part of their time it is, from 0 to 1."""
+        return sum(map(amount, self.shares)) / self.lasts if self.lasts else 0.0
+
+
+@dataclass
+class Reading:
+    """What was read from one trace: of each device, or of the CPU where no device ran."""
+
+    trace: Trace
+    devices: list[DeviceShares]
+    cpu: CpuShares | None
+    columns: list[Column]
+    anomaly: AnomalyMode
+
+    @property
+    def parts(self) -> list[DeviceShares] | list[CpuShares]:
+        """What each column belongs to: the devices, or the CPU."""
+        return self.devices or [self.cpu]  # type: ignore[list-item]
+
+
+def reading(trace: Trace) -> Reading:
+    """Read a trace's devices, or its CPU."""
+    anomaly = anomaly_mode(trace)
+    devices = [device_shares(trace, device, anomaly) for device in devices_of(trace)]
+    if not devices:
+        cpu = cpu_shares(trace, anomaly)
+        columns = [Column(kind.name, kind, cpu.shares(kind.steps), None) for kind in cpu.steps.kinds]
+        return Reading(trace, [], cpu, columns, anomaly)
+    columns = []
+    for found in devices:
+        before = f"GPU {found.device}, " if len(devices) > 1 else ""
+        for kind in found.steps.kinds:
+            columns.append(Column(before + kind.name, kind, found.shares(kind.steps), found.device))
+    return Reading(trace, devices, None, columns, anomaly)
+
+
+def total(columns: Sequence[Column], amount: Amount) -> float:
+    """A share of all columns' time together, from 0 to 1."""
+    lasts = sum(column.lasts for column in columns)
+    return sum(column.share(amount) * column.lasts for column in columns) / lasts if lasts else 0.0

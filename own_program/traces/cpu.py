@@ -1,0 +1,254 @@
+"""Where the time of the CPU's steps goes, for a trace in which no device ran."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from own_program.traces.anomaly import AnomalyMode
+from own_program.traces.events import CALL, HOW, MARK, OP, PYTHON, Event, Trace, TraceError
+from own_program.traces.intervals import Span, Spans, clip, common, length, union, without
+from own_program.traces.names import is_own_code
+from own_program.traces.shares import ANOMALY, DOUBLE, StepShares
+from own_program.traces.steps import Steps, cpu_steps, marked_steps
+
+OPERATORS, COMMUNICATION, LOADING = "operators", "communication", "loading data"
+OPTIMIZING, ELSEWHERE, PYTHON_CODE = "the optimizer", "operators of other threads", "Python, or nothing recorded"
+CPU_PLACES = (OPERATORS, COMMUNICATION, LOADING, OPTIMIZING, ELSEWHERE, PYTHON_CODE)
+SMALL, POINTWISE = "small operators", "runs of elementwise operators"
+_SMALL_US = 20.0
+_LEAST_RUN, _LEAST_RUN_US = 3, 15.0  # for each of them: shorter ones cost by their number, as small operators do
+_ELEMENTWISE = re.compile(
+    r"aten::(add|r?sub|mul|div|true_divide|pow|square|r?sqrt|reciprocal|exp(2|m1)?|log(2|10|1p)?|abs|neg|sign|floor|ceil"
+    r"|round|trunc|remainder|fmod|a?(sin|cos|tan)h?|atan2|erfc?|sigmoid|logit|relu6?|leaky_relu|p?relu|c?elu|gelu|selu"
+    r"|silu|mish|soft(plus|sign)|log_sigmoid|hard(tanh|swish|sigmoid|shrink)|threshold|clamp(_min|_max)?|clip|minimum"
+    r"|maximum|where|masked_fill|lerp|addcmul|addcdiv|(native_)?dropout|eq|ne|lt|le|gt|ge|(logical|bitwise)_\w+"
+    r"|(tanh|sigmoid|leaky_relu|elu|gelu|silu|mish|softplus|hard\w+|threshold|native_dropout)_backward)_?$"
+)
+_NODE = re.compile(r"autograd::engine::evaluate_function: (?!torch::autograd::AccumulateGrad)")
+_NO_WORK = re.compile(  # views, and what stands around the operators of the backward pass
+    r"aten::(view|_unsafe_view|reshape|_reshape_alias|t|transpose|permute|expand|expand_as|unsqueeze|squeeze|slice|select"
+    r"|narrow|chunk|split|split_with_sizes|unbind|as_strided|detach|alias|flatten|unflatten|empty\w*)$"
+    r"|\w+Backward\w*$"
+)
+_SPECIAL = (
+    (LOADING, re.compile(r"enumerate\(DataLoader")),
+    (OPTIMIZING, re.compile(r"Optimizer\.(step|zero_grad)")),
+    (COMMUNICATION, re.compile(r"(nccl|gloo|mpi|ucc|xccl|hccl):|c10d::|_c10d_functional")),
+)
+_OF_A_GPU = re.compile(r"(nccl|xccl|hccl):|cudnn|cuda|miopen|\bhip", re.IGNORECASE)
+_BACKWARD = re.compile(r"\w+Backward\w*$")
+
+
+@dataclass
+class CpuShares:
+    """The CPU's steps, and where their time went."""
+
+    steps: Steps
+    of: dict[int, StepShares]
+    functions: Counter[str]  # Python's, in microseconds in which nothing else was recorded
+    collectives: Counter[str] = field(default_factory=Counter)
+    small: int = 0  # operators that take next to nothing each
+    updates: int = 0  # operators inside the optimizer
+    fused: bool = False  # whether one call updates all parameters already
+    loader: str = ""
+    unseen: bool = False  # whether an optimizer is in the file, and no backward pass
+    for_gpu: bool = False  # whether there was a device, which the recording left out
+
+    def shares(self, steps: Iterable[object]) -> list[StepShares]:
+        """Those of some steps."""
+        return [self.of[id(step)] for step in steps]
+
+
+@dataclass(slots=True)
+class _Piece:
+    """A stretch in which one event was the innermost of its thread."""
+
+    start: float
+    end: float
+    place: str
+    event: Event
+
+
+def cpu_shares(trace: Trace, anomaly: AnomalyMode) -> CpuShares:
+    """Work out where the time of each step on the CPU went: each moment belongs to the innermost event of its thread.
+
+    Where the step's own thread records nothing, what another thread does counts: the program waits for it.
+    """
+    events = [*trace.events[OP], *trace.events[MARK]]
+    if not any(event.end > event.start for event in events if not marked_steps([event])):
+        if trace.cut:
+            raise TraceError(f"{trace.name} ends in the middle, before anything that takes time: copy it again.")
+        raise TraceError(
+            f"{trace.name} holds no operator and no work of a GPU that took any time. A later cycle of the "
+            f"schedule may have written over what was recorded: repeat=1 forbids it. {HOW}."
+        )
+    steps = cpu_steps(trace)
+    threads: dict[object, list[Event]] = defaultdict(list)
+    for event in events:
+        threads[event.tid].append(event)
+    main = _main_thread(trace, threads)
+    pieces = {tid: _pieces(own) for tid, own in threads.items()}
+    own = pieces[main]
+    others = [piece for tid, each in pieces.items() if tid != main for piece in each]
+    lanes = {place: union((p.start, p.end) for p in own if p.place == place) for place in CPU_PLACES[:4]}
+    elsewhere = {  # what computes comes first: communication beside it costs nothing
+        ELSEWHERE: union((p.start, p.end) for p in others if p.place in (OPERATORS, OPTIMIZING)),
+        COMMUNICATION: union((p.start, p.end) for p in others if p.place == COMMUNICATION),
+    }
+    alone: Counter[int] = Counter()
+    for piece in (*own, *others):
+        alone[id(piece.event)] += piece.end - piece.start  # type: ignore[assignment]
+
+    def is_small(piece: _Piece) -> bool:
+        return piece.place == OPERATORS and alone[id(piece.event)] < _SMALL_US and not anomaly.covers(piece.event)
+
+    small = union((p.start, p.end) for p in own if is_small(p))
+    double = union((p.start, p.end) for p in (*own, *others) if p.event.double)
+    runs = _runs_of_elementwise(threads[main])
+    small = without(small, runs)
+    added = union(span for spans in anomaly.spans.values() for span in spans)
+    of = {}
+    silent: Spans = []
+    for step in steps.all:
+        places = {place: length(clip(spans, step.span)) for place, spans in lanes.items()}
+        left: Spans = [step.span]
+        for spans in lanes.values():
+            left = without(left, clip(spans, step.span))
+        for place, spans in elsewhere.items():
+            places[place] = places.get(place, 0.0) + length(common(left, clip(spans, step.span)))
+            left = without(left, clip(spans, step.span))
+        places[PYTHON_CODE] = length(left)
+        silent += left
+        beside = {SMALL: small, DOUBLE: double, POINTWISE: runs, ANOMALY: added}
+        beside = {what: length(clip(spans, step.span)) for what, spans in beside.items()}
+        of[id(step)] = StepShares(step.lasts, places, beside)
+    found = CpuShares(steps, of, Counter())
+    _count(found, [*own, *others], is_small)
+    found.functions = own_functions(trace, main, silent)
+    names = {event.name for event in events}
+    found.loader = next((name for name in names if _SPECIAL[0][1].match(name)), "")
+    found.fused = any("_fused_" in name for name in names)
+    updates = any(name.startswith("Optimizer.step") for name in names)
+    found.unseen = updates and not any(_BACKWARD.search(name) for name in names)
+    device = trace.header.get("deviceProperties", trace.header.get("computeProperties"))
+    of_a_gpu = bool(device) or bool(trace.events[CALL]) or any(_OF_A_GPU.search(name) for name in names)
+    found.for_gpu = of_a_gpu and not trace.cut  # whose missing part may hold it
+    return found
+
+
+def own_functions(trace: Trace, tid: object, spans: Spans) -> Counter[str]:
+    """Which of the program's own functions a thread was in: microseconds of some spans, by the innermost of them."""
+    found: Counter[str] = Counter()
+    # Python's functions begin and end across annotations, so they are told apart by themselves.
+    for piece in _pieces([event for event in trace.events[PYTHON] if event.tid == tid and is_own_code(event.name)]):
+        found[piece.event.name] += length(clip(spans, (piece.start, piece.end)))  # type: ignore[assignment]
+    return found
+
+
+def _runs_of_elementwise(events: Sequence[Event]) -> Spans:
+    """Operators of a thread that a compiler could put into one: three and more of them, one after the other.
+
+    The backward pass of an operator counts as one, though it may call several: that of a loss would be a run by itself.
+    """
+    found: list[Span] = []
+    run: list[Span] = []
+    owners: set[int] = set()
+    node, until = None, 0.0
+
+    def close() -> None:
+        if len(owners) >= _LEAST_RUN and length(run) >= _LEAST_RUN_US * len(run):
+            found.extend(run)
+        run.clear()
+        owners.clear()
+
+    for event in sorted(events, key=lambda event: (event.start, -event.end)):
+        if event.start < until or _NO_WORK.match(event.name):
+            continue
+        if event.kind == MARK and _place(event, "") == PYTHON_CODE:  # one of the user's; a step's ends a run
+            if marked_steps([event]):
+                close()
+            continue
+        if _NODE.match(event.name):
+            node = event
+            continue
+        until = event.end
+        if _ELEMENTWISE.match(event.name):
+            run.append(event.span)
+            owners.add(id(node if node and event.start < node.end else event))
+        else:
+            close()
+    close()
+    return union(found)
+
+
+def _main_thread(trace: Trace, threads: dict[object, list[Event]]) -> object:
+    for event in trace.events[MARK]:
+        if marked_steps([event]):
+            return event.tid
+    return max(threads, key=lambda tid: length(union(event.span for event in threads[tid])))
+
+
+def _place(event: Event, outer: str) -> str:
+    if outer in (LOADING, OPTIMIZING, COMMUNICATION):
+        return outer
+    for place, pattern in _SPECIAL:
+        if pattern.match(event.name):
+            return place
+    return OPERATORS if event.kind == OP else PYTHON_CODE
+
+
+def _pieces(events: Sequence[Event]) -> list[_Piece]:
+    """A thread's time, each piece of it with the innermost event."""
+    found: list[_Piece] = []
+    open_: list[tuple[float, str, Event]] = []  # end, place, event
+    at = 0.0
+
+    def go_to(until: float) -> None:
+        nonlocal at
+        while open_:
+            end, place, event = open_[-1]
+            stop = min(end, until)
+            if stop > at:
+                found.append(_Piece(at, stop, place, event))
+                at = stop
+            if end > until:
+                break
+            open_.pop()
+        at = max(at, until)
+
+    for event in sorted(events, key=lambda event: (event.start, -event.end)):
+        go_to(event.start)
+        outer = open_[-1][1] if open_ else ""
+        end = min(event.end, open_[-1][0]) if open_ else event.end
+        open_.append((end, _place(event, outer), event))
+    go_to(max((end for end, *_ in open_), default=at))
+    return found
+
+
+def _count(found: CpuShares, pieces: Sequence[_Piece], is_small: Callable[[_Piece], bool]) -> None:
+    steps = found.steps.all
+    starts = [step.span[0] for step in steps]
+    seen: set[int] = set()
+    for piece in pieces:
+        event, place = piece.event, bisect_left(starts, piece.end) - 1
+        while place >= 0 and (lasts := _overlap((piece.start, piece.end), steps[place].span)):
+            first = id(event) not in seen
+            seen.add(id(event))
+            if piece.place == COMMUNICATION:
+                found.collectives[event.name] += lasts  # type: ignore[assignment]
+            if event.kind == OP:
+                name = f"{piece.place}: {event.name}" if piece.place in (OPTIMIZING, LOADING) else event.name
+                ran = found.of[id(steps[place])].ran[piece.place, name]
+                ran[0] += first
+                ran[1] += lasts
+                found.updates += first and piece.place == OPTIMIZING
+                found.small += first and is_small(piece)
+            place -= 1
+
+
+def _overlap(some: Span, other: Span) -> float:
+    return max(0.0, min(some[1], other[1]) - max(some[0], other[0]))

@@ -1,0 +1,361 @@
+"""Read a trace of torch.profiler: where a step's time goes, and what to change first."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from course_utils.show.advice import Advice
+from course_utils.show.cards import Bar, Card, Row, Shown, Toned, amount_axis
+from course_utils.show.formats import format_percent, format_seconds, listed, short_name
+from course_utils.show.tables import Column as TableColumn
+from course_utils.show.tables import Grid, Sheet, named_values
+from own_program.traces import cpu as on_cpu
+from own_program.traces import shares as on_gpu
+from own_program.traces.columns import Amount, Column, Reading, reading, total
+from own_program.traces.events import HOW, PYTHON, TraceError, read_events
+from own_program.traces.pair import TracePair
+from own_program.traces.plan import plan_of
+
+__all__ = ["TraceError", "TraceReport", "read_trace"]
+
+_SHOWN = 0.003  # of a step: a place with less has no line of its own
+_MOST_ROWS, _MOST_COLUMNS, _MOST_NAMES = 10, 4, 15
+_NOTED, _LEAST_NOTED = 3, 0.05  # names in a note, and of the time that they take together
+_LEAST_UNEXPLAINED = 0.10  # of a step that Python took by itself, to be worth words
+_SUSPECT = 0.10  # of a step that the GPU idled though its next kernel had been launched
+
+
+def read_trace(source: str | Path | bytes, other: str | Path | bytes | None = None) -> TraceReport | TracePair:
+    """Read a trace of torch.profiler: where a step's time goes, on the device's clock, and what to change first.
+
+    It may come from any version since 1.8 and from any GPU, or from none. Only the standard library is needed. What an
+    entry of the plan saves is a bound, "at most": what was seen cannot cost more than it lasted.
+
+    Args:
+        source: a trace in Chrome's format (``.json`` or ``.json.gz``, from ``export_chrome_trace`` or
+            ``tensorboard_trace_handler``), or its bytes.
+        other: a second one, to compare with the first, step by step.
+
+    Raises:
+        TraceError: if a file is no such trace; the message says how to record one.
+
+    Source: the format is https://github.com/pytorch/kineto/blob/main/libkineto/src/output_json.cpp, as of torch 2.13.
+
+    Example:
+        >>> import json
+        >>> def event(cat, name, ts, dur, **args):
+        ...     return {"ph": "X", "cat": cat, "name": name, "ts": ts, "dur": dur, "pid": 1, "tid": 1, "args": args}
+        >>> step = event("user_annotation", "ProfilerStep#3", 0, 1000)
+        >>> launch = event("cuda_runtime", "cudaLaunchKernel", 10, 5, correlation=1)
+        >>> kernel = event("kernel", "gemm", 20, 980, correlation=1, device=0, stream=7)
+        >>> print(read_trace(json.dumps({"traceEvents": [step, launch, kernel]}).encode()).card().words)
+        Nothing stands out: the GPU computes for 98% of a step (1.00 ms).
+    """
+    first = reading(read_events(source))
+    if other is None:
+        return TraceReport(first)
+    return TracePair(first, reading(read_events(other)))
+
+
+class TraceReport(Shown):
+    """What a trace shows.
+
+    Attributes:
+        plan: what to change, the most first; empty where nothing stands out.
+        reading: the numbers behind it, in microseconds.
+    """
+
+    def __init__(self, found: Reading) -> None:
+        self.reading = found
+        self.plan: tuple[Advice, ...] = plan_of(found)
+
+    def card(self) -> Card:
+        """Where a step's time goes, and the plan."""
+        found = self.reading
+        places = _places(found)
+        single = len(found.columns) == 1
+        rows = _rows(found.columns[0], places) if single else ()
+        named = [row.bar for row in rows if row.bar]
+        axis = amount_axis([bar.high or 0.0 for bar in named], format_seconds) if rows else None
+        return Card(
+            sentence=_sentence(found, self.plan),
+            rows=rows,
+            axis=axis,
+            heads=(("a step" if found.parts[0].steps.marked else "in all"), "share") if single else ("", ""),
+            table=None if single else _table(found, places),
+            plan=self.plan,
+            warning=_warning(found),
+            notes=tuple(_notes(found, self.plan)),
+            provenance=_provenance(found),
+            numbers=_numbers(found),
+        )
+
+
+def _places(found: Reading) -> tuple[str, ...]:
+    return on_cpu.CPU_PLACES if found.cpu else on_gpu.PLACES
+
+
+def _amount(what: str) -> Amount:
+    return lambda shares: shares.get(what)
+
+
+def _rows(column: Column, places: Sequence[str]) -> tuple[Row, ...]:
+    rows = []
+    for place in places:
+        amount = _amount(place)
+        if column.share(amount) < _SHOWN:
+            continue
+        bar = Bar(0.0, column.mean(amount) / 1e6)
+        words = column.times(amount)
+        hidden = column.mean(_amount(on_gpu.HIDDEN))
+        if place == on_gpu.SENDS and hidden:
+            words += f"; {format_seconds(hidden / 1e6)} more is hidden"
+        rows.append(Row(place, words, format_percent(column.share(amount)), bar=bar))
+    rows.sort(key=lambda row: -(row.bar.high or 0.0) if row.bar else 0.0)
+    return tuple(rows[:_MOST_ROWS])
+
+
+def _table(found: Reading, places: Sequence[str]) -> Grid:
+    """A column for each kind of steps on each device."""
+    columns = sorted(found.columns, key=lambda column: -column.lasts)[:_MOST_COLUMNS]
+    columns.sort(key=found.columns.index)
+    shown = [place for place in places if any(column.share(_amount(place)) >= _SHOWN for column in columns)]
+    shown.sort(key=lambda place: -total(columns, _amount(place)))
+    names = [*shown, *([on_gpu.HIDDEN] if any(c.mean(_amount(on_gpu.HIDDEN)) for c in columns) else [])]
+    cells: list[TableColumn] = [TableColumn("", (*names, "a step in all"), numeric=False)]
+    for column in columns:
+        values = [
+            f"{format_percent(column.share(_amount(name)))}, {format_seconds(column.mean(_amount(name)) / 1e6)}"
+            for name in names
+        ]
+        cells.append(TableColumn(column.name, (*values, column.times(lambda shares: shares.lasts))))
+    return Grid("", tuple(cells))
+
+
+def _sentence(found: Reading, plan: Sequence[Advice]) -> list[str | Toned]:
+    said = _cpu_sentence(found) if found.cpu else _gpu_sentence(found)
+    if plan:
+        unknown = _unexplained(found, plan[0])
+        first = ". To change first: " if unknown is None else f"{unknown}. Of what is known, change first: "
+        return [said + first, Toned(plan[0].change), "."]
+    if found.cpu and found.cpu.for_gpu:
+        return [f"{said}; what the GPU did is not in the file."]
+    if found.trace.cut:
+        return [f"{said}, as far as the file goes. What is missing may look like idle time, so there is no plan."]
+    places = [place for place in _places(found) if place not in (on_gpu.COMPUTE, on_cpu.OPERATORS)]
+    rest = max(places, key=lambda place: total(found.columns, _amount(place)))
+    share = total(found.columns, _amount(rest))
+    if share < 0.1:
+        return [Toned("Nothing stands out"), f": {said[0].lower() if said.startswith('The') else said[0]}{said[1:]}."]
+    if found.cpu:
+        name, held = _function(found)
+        if rest == on_cpu.PYTHON_CODE and share > 0.5:
+            if held > share / 2:
+                return [f"{said}, most of it in ", Toned(name), "."]
+            if unknown := _unexplained(found):
+                return [f"{said}{unknown}."]
+        return [f"{said}; no change follows from that."]
+    return [f"{said}. Most of the rest is ", Toned(rest), f" ({format_percent(share)}); no change follows from that."]
+
+
+def _unexplained(found: Reading, first: Advice | None = None) -> str | None:
+    """What to add of Python's own time before the plan, if that is more than anything that the plan can save."""
+    python = total(found.columns, _amount(on_cpu.PYTHON_CODE)) if found.cpu else 0.0
+    if python < _LEAST_UNEXPLAINED or found.cpu.unseen or found.anomaly.checks or (first and python <= first.saves):
+        return None
+    largest = max(on_cpu.CPU_PLACES, key=lambda place: total(found.columns, _amount(place)))
+    words = "" if largest == on_cpu.PYTHON_CODE else f", and {format_percent(python)} is {on_cpu.PYTHON_CODE}"
+    name, held = _function(found)
+    if name:
+        return f"{words}, {'most' if held > python / 2 else 'the largest part'} of it in {name}"
+    return words + ("" if found.trace.events[PYTHON] else ". Record with with_stack=True to see where")
+
+
+def _gpu_sentence(found: Reading) -> str:
+    columns = sorted(found.columns, key=lambda column: -column.lasts)[:3]
+    parts = []
+    for column in columns:
+        lasts = format_seconds(column.mean(lambda shares: shares.lasts) / 1e6)
+        share = format_percent(column.share(_amount(on_gpu.COMPUTE)))
+        of = "a step" if len(found.columns) == 1 and not column.whole else column.name
+        parts.append(f"{share} of {of} ({lasts})")
+    return f"{'The GPU computes' if len(found.devices) == 1 else 'The GPUs compute'} for {listed(parts)}"
+
+
+def _cpu_sentence(found: Reading) -> str:
+    columns = sorted(found.columns, key=lambda column: -column.lasts)[:3]
+    parts = []
+    for column in columns:
+        place = max(on_cpu.CPU_PLACES, key=lambda place: column.share(_amount(place)))
+        of = "a step" if len(found.columns) == 1 and not column.whole else column.name
+        lasts = format_seconds(column.mean(lambda shares: shares.lasts) / 1e6)
+        parts.append(f"of {of} ({lasts}) is {place} ({format_percent(column.share(_amount(place)))})")
+    return f"The largest part {listed(parts)}"
+
+
+def _warning(found: Reading) -> str:
+    parts = list(found.trace.flaws)
+    cut = found.trace.cut  # how to record is no advice then: what was recorded may stand in what is missing
+    if cut and found.cpu:
+        parts.append("No work of a GPU is in what was read: it may be in what is missing.")
+    if found.cpu and found.cpu.for_gpu:
+        parts.append(
+            "There was a GPU, and no work of its is in the file: only the CPU's side is told, without a plan. "
+            "Record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]."
+        )
+    if not found.parts[0].steps.marked:
+        parts.append("No step is marked, so the program's start and its steps are told together.")
+        parts += [] if cut else [f"{HOW}."]
+    queued = total(found.columns, lambda shares: shares.get(on_gpu.QUEUED) - shares.get(on_gpu.SHORT))
+    if queued >= _SUSPECT:
+        parts.append(
+            f"In {format_percent(queued)} of the time the GPU was idle though its next kernel had been launched: it "
+            "waited for another stream or another GPU, or kernels are missing from the file."
+        )
+    if total(found.columns, _amount(on_gpu.UNKNOWN)) >= _SUSPECT and not cut:
+        parts.append("No launches were recorded, so why the GPU was idle is unknown. Record ProfilerActivity.CPU, too.")
+    return " ".join(parts)
+
+
+def _most(found: Reading) -> list[str]:
+    """What takes most of the largest part, where that has names."""
+    largest = max(_places(found), key=lambda place: total(found.columns, _amount(place)))
+    if largest not in (on_gpu.COMPUTE, on_cpu.OPERATORS, on_cpu.ELSEWHERE):
+        return []
+    shares = [each for column in found.columns for each in column.shares]
+    names = on_gpu.by_name(shares, on_cpu.OPERATORS if found.cpu else on_gpu.COMPUTE)
+    together = sum(lasts for _, lasts in names.values())
+    each = "a step" if found.parts[0].steps.marked else "in all"
+    most = [
+        f"{name} {format_percent(lasts / together)} ({_often(count)} {each})"
+        for name, (count, lasts) in list(names.items())[:_NOTED]
+        if lasts >= _LEAST_NOTED * together
+    ]
+    what = "operators" if found.cpu else "kernels that compute"
+    kinds = ", all steps together" if len(found.columns) > 1 else ""
+    return [f"Of the {what}{kinds}: {', '.join(most)}."] if most else []
+
+
+def _often(count: float) -> str:
+    return f"{count:,.0f}" if count >= 100 else f"{count:.3g}"
+
+
+def _notes(found: Reading, plan: Sequence[Advice]) -> list[str]:
+    notes = _most(found)
+    if len(plan) > 1:
+        notes.append("The savings overlap, so they do not add up: mend one, record again, read again.")
+    for part in found.parts:
+        who = f"GPU {part.device}: " if isinstance(part, on_gpu.DeviceShares) and len(found.devices) > 1 else ""
+        notes += [who + note for note in part.steps.notes]
+    if found.parts[0].steps.marked and sum(len(column.shares) for column in found.columns) == len(found.parts):
+        notes.append(
+            "Only one step was read: whether others are like it, the file does not say. If more were recorded, a later "
+            "cycle of the schedule wrote over them: repeat=1 forbids it."
+        )
+    if found.cpu:
+        python = total(found.columns, _amount(on_cpu.PYTHON_CODE))
+        if python >= _LEAST_UNEXPLAINED:
+            unseen = ", or a wait for a thread that is not in the file: no backward pass is" if found.cpu.unseen else ""
+            said = f"In {format_percent(python)} of the time nothing was recorded: Python's own work{unseen}. "
+            name, share = _function(found)
+            much = "Most" if share > python / 2 else "The largest part"
+            beside = "without other functions of yours that it calls"
+            more = f"{much} of it in {name} ({format_percent(share)}, {beside})." if name else ""
+            if not found.trace.cut:  # else more may have been recorded
+                notes.append(said + (more or "Record with with_stack=True to see which function of yours holds it."))
+            if not found.trace.cut and not found.trace.events[PYTHON]:
+                notes.append("Stacks make Python slower: take times from a recording without them, such as this one.")
+    if found.trace.events[PYTHON]:
+        notes.append(
+            "It was recorded with stacks, which make Python slower: without them a step is shorter, and Python's part "
+            "is at most what is told here."
+        )
+    return notes
+
+
+def _function(found: Reading) -> tuple[str, float]:
+    """The function of the program that held most of Python's time, and that as a share; empty without stacks."""
+    functions = found.cpu.functions if found.cpu else Counter[str]()
+    name, lasts = next(iter(functions.most_common(1)), ("", 0.0))
+    return short_name(name), lasts / sum(column.lasts for column in found.columns)
+
+
+def _provenance(found: Reading) -> str:
+    trace = found.trace
+    devices = trace.header.get("deviceProperties", trace.header.get("computeProperties"))
+    names = [d.get("name") for d in devices if isinstance(d, dict)] if isinstance(devices, list) else []
+    gpu = next((name for name in names if isinstance(name, str)), "")
+    count = sum(len(events) for events in trace.events.values())
+    parts = [trace.name, trace.rank, gpu, f"{count:,} events"]
+    return ", ".join(filter(None, parts)) + ". " + found.parts[0].steps.basis + "."
+
+
+def _numbers(found: Reading) -> Sheet:
+    grids = []
+    for column in found.columns:
+        numbers = [
+            (f"{step.number}" if step.number is not None else "all", share)
+            for step, share in zip(column.kind.steps, column.shares, strict=True)
+        ]
+        numbers = numbers[:12]
+        beside = on_gpu.BESIDE if not found.cpu else (on_cpu.SMALL, on_cpu.POINTWISE, on_gpu.DOUBLE)
+        names = [n for n in (*_places(found), *beside) if column.mean(_amount(n))]
+        cells = [TableColumn("", (*names, "the step"), numeric=False)]
+        for name, share in numbers:
+            values = [format_seconds(share.get(each) / 1e6) for each in names]
+            cells.append(TableColumn(name, (*values, format_seconds(share.lasts / 1e6))))
+        grids.append(Grid(f"{column.name[0].upper()}{column.name[1:]}, step by step", tuple(cells)))
+    for device in found.devices:
+        who = f"GPU {device.device}: " if len(found.devices) > 1 else ""
+        grids += _named(f"{who}the device's work by name", on_gpu.by_name([*device.of.values()]))
+        whole = device.whole
+        values = [
+            (name, f"{format_seconds(whole[name] / 1e6)}, {format_percent(whole[name] / whole['span'])}")
+            for name in ("computing", "other", "idle")
+        ]
+        grids.append(
+            named_values(
+                f"{who}The whole recording, {format_seconds(whole['span'] / 1e6)} from first to last work", values
+            )
+        )
+        if device.waits:
+            waits = device.waits[:8]
+            grids.append(Grid(f"{who}where the program waited before the GPU ran dry", (
+                TableColumn("call", tuple(w.call for w in waits), numeric=False),
+                TableColumn("operator", tuple(w.operator for w in waits), numeric=False),
+                TableColumn("line", tuple(w.line for w in waits), numeric=False),
+                TableColumn("times", tuple(str(w.times) for w in waits)),
+                TableColumn("idle", tuple(format_seconds(w.idle / 1e6) for w in waits)),
+            )))  # fmt: skip
+    if found.cpu:
+        grids += _named("operators by their own time", on_gpu.by_name([*found.cpu.of.values()]))
+        steps = len(found.cpu.of)
+        functions = {name: (0.0, lasts / steps) for name, lasts in found.cpu.functions.most_common()}
+        grids += _named("the program's functions by Python's own time in them", functions)
+    return Sheet(tuple(grids), fine_print=_FINE_PRINT if not found.cpu else _FINE_PRINT_CPU)
+
+
+_FINE_PRINT = (
+    "Every moment of a step has one place: computing before copies on the GPU, then communication, then other copies; "
+    "where nothing runs, why not is told by what the CPU did before it launched the next kernel.",
+    "What is told beside (kernels by what a lesson would touch, hidden communication) lies in these places.",
+    "HolisticTraceAnalysis (0.5.0) finds other shares: it leaves out what the last step launched and what was launched "
+    "before the recording began; and operators that name a stream, as Triton's do, it takes for work of the GPU, so "
+    "that its span begins with the first of them on the CPU.",
+)
+_FINE_PRINT_CPU = (
+    "Every moment of a step has one place: that of the innermost event on the step's thread; where there is none, "
+    "that of what another thread does.",
+)
+
+
+def _named(caption: str, names: dict[str, tuple[float, float]]) -> list[Grid]:
+    ranked = list(names.items())[:_MOST_NAMES]
+    if not ranked:
+        return []
+    counted = TableColumn("a step", tuple(f"{_often(count)}×" if count else "" for _, (count, _) in ranked))
+    times = TableColumn("time a step", tuple(format_seconds(lasts / 1e6) for _, (_, lasts) in ranked))
+    head = f"{caption[0].upper()}{caption[1:]}"
+    return [Grid(head, (TableColumn("", tuple(short_name(name) for name, _ in ranked), numeric=False), counted, times))]

@@ -1,0 +1,976 @@
+"""What a diagnosis promises: planted causes are found, a healthy step is left alone, everything is put back."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from unittest import mock
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from course_utils.measure.compiler import compiler
+from course_utils.measure.devices import Device
+from course_utils.measure.machine import environment
+from course_utils.records.paired import Interval, Verdict
+from course_utils.show.advice import Advice
+from course_utils.show.formats import format_seconds
+from own_program.diagnosis import diagnose as diagnosing
+from own_program.diagnosis import trials as step_trials
+from own_program.diagnosis.diagnose import (
+    CHANGES_RESULTS,
+    IMPOSSIBLE,
+    NO_TIME,
+    Diagnosis,
+    StepError,
+    Tried,
+    diagnose,
+)
+from own_program.diagnosis.phases import PhaseWatch, replayed
+from own_program.diagnosis.rounds import Bench, StepRounds
+from own_program.diagnosis.state import Snapshot, find
+from own_program.diagnosis.trials import COMPILE, Trial, Work
+
+pytestmark = pytest.mark.usefixtures("own_clock")
+QUICK_S = 0.5
+
+
+@pytest.fixture(autouse=True)
+def _one_thread(monkeypatch):
+    """Threads are no candidates here: on cores that others use, they wait for each other."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    monkeypatch.setattr(step_trials, "cores", lambda: 1)
+    yield
+    torch.set_num_threads(threads)
+    torch.set_anomaly_enabled(False)
+
+
+def layers(count=4, width=32):
+    torch.manual_seed(0)
+    return torch.nn.Sequential(*(torch.nn.Linear(width, width) for _ in range(count)))
+
+
+class Training:
+    """A step as a method, with all that can be left behind."""
+
+    def __init__(self, count=4, width=32, make=torch.optim.AdamW, **options):
+        self.model = layers(count, width)
+        self.optimizer = make(self.model.parameters(), lr=1e-3, **options)
+        self.schedule = torch.optim.lr_scheduler.ExponentialLR(self.optimizer, 0.999)
+        self.x = torch.randn(16, width)
+        self.losses, self.steps, self.average = [], 0, torch.zeros(())
+        self.fails_at = None
+
+    def step(self):
+        self.optimizer.zero_grad()
+        x = torch.nn.functional.dropout(self.x, 0.1) * (1 + 1e-3 * random.random() * np.random.rand())
+        loss = self.model(x).square().mean()
+        loss.backward()
+        self.optimizer.step()
+        self.schedule.step()
+        self.losses.append(loss.item())
+        self.average.mul_(0.9).add_(loss.detach(), alpha=0.1)
+        self.steps += 1
+        if self.steps == self.fails_at:
+            raise OSError("the disk is full")
+        return loss
+
+    def state(self):
+        return [
+            [p.detach().clone() for p in self.model.parameters()],
+            [p.grad is None or p.grad.clone() for p in self.model.parameters()],
+            [{k: v.clone() for k, v in state.items()} for state in self.optimizer.state.values()],
+            [{k: v for k, v in group.items() if k != "params"} for group in self.optimizer.param_groups],
+            [m.training for m in self.model.modules()],
+            [p.requires_grad for p in self.model.parameters()],
+            self.schedule.state_dict(),
+            list(self.losses),
+            self.steps,
+            self.average.clone(),
+            torch.get_rng_state(),
+            random.getstate(),
+            np.random.get_state()[1].tolist(),
+            torch.is_anomaly_enabled(),
+            torch.get_num_threads(),
+            sorted(vars(self.model)),
+            sorted(vars(self.optimizer)),
+        ]
+
+
+def same(before, after):
+    if isinstance(before, torch.Tensor):
+        return torch.equal(before, after)
+    if isinstance(before, list | tuple):
+        return len(before) == len(after) and all(map(same, before, after))
+    if isinstance(before, dict):
+        return before.keys() == after.keys() and all(same(value, after[key]) for key, value in before.items())
+    return before == after
+
+
+def changes(diagnosis):
+    return [advice.change for advice in diagnosis.plan]
+
+
+def advised(step, change, budget_s=4.0):
+    """A diagnosis that advises a change: on a machine that is busy, one may be too short to tell."""
+    for factor in (1, 2, 4):
+        diagnosis = diagnose(step, budget_s=factor * budget_s)
+        if change in changes(diagnosis):
+            return diagnosis
+    raise AssertionError(f"{change!r} was not found in {diagnosis}")
+
+
+def plant(monkeypatch, changes):
+    """Let these be all that is tried: name to what puts it in force."""
+    several = [Trial(name, f"do {name}", "It was planted.", "profiler", on) for name, on in changes.items()]
+    monkeypatch.setattr(diagnosing, "trials", lambda *_: iter(several))
+
+
+# --- planted causes
+
+
+def test_anomaly_mode_that_was_left_on():
+    training = Training(12, 16, fused=True)
+
+    def step():
+        with torch.autograd.detect_anomaly():
+            return training.step()
+
+    diagnosis = advised(step, "switch anomaly mode off")
+    (advice,) = [advice for advice in diagnosis.plan if "anomaly" in advice.change]
+    assert advice.known == "tried"
+    assert 0.3 < advice.low <= advice.saves <= advice.high < 1
+    assert changes(diagnosis)[0] == "switch anomaly mode off"
+    # The same without it is healthy.
+    assert "anomaly" not in repr(diagnose(training.step, budget_s=QUICK_S))
+
+
+def test_hooks_that_were_left_on_and_those_that_change_results():
+    training = Training(8, 16, fused=True)
+
+    def look_for_nan(module, inputs, output):
+        for _ in range(20):
+            assert not output.isnan().any()
+
+    for module in training.model:
+        module.register_forward_hook(look_for_nan)
+    before = [dict(module._forward_hooks) for module in training.model]
+    diagnosis = advised(training.step, f"take the hooks off the modules: {look_for_nan.__qualname__}")
+    assert diagnosis.plan[0].known == "tried"
+    assert [dict(module._forward_hooks) for module in training.model] == before
+    # A hook that the loss needs is no candidate for leaving out, and PyTorch's own are none at all.
+    needed = Training(2, 16)
+    needed.model[0].register_forward_hook(lambda module, inputs, output: 2 * output)
+    assert not [advice for advice in diagnose(needed.step, budget_s=QUICK_S).plan if "hooks" in advice.change]
+    with pytest.warns(FutureWarning):
+        torch.nn.utils.weight_norm(needed.model[1])
+    assert len(step_trials._hooks(find(needed.step))) == 1
+
+
+def test_an_optimizer_that_loops_over_tensors():
+    slow = Training(60, 8, foreach=False)
+    diagnosis = advised(slow.step, "pass fused=True to AdamW")
+    (advice,) = [advice for advice in diagnosis.plan if advice.known == "tried"]
+    assert (advice.change, advice.lesson) == ("pass fused=True to AdamW", "torch_compile")
+    assert "AdamW updates 120 tensors, one by one." in advice.because
+    card = diagnosis.card()
+    (phase,) = [row for row in card.rows if row.label == "optimizer"]
+    assert advice.low < phase.bar.high  # no more than its share: two measurements, so the interval says it
+    assert f"{100 * advice.saves:.2g}" in card.words
+    # And with what it advises, there is nothing left to say.
+    fast = Training(60, 8, fused=True)
+    assert not [advice for advice in diagnose(fast.step, budget_s=QUICK_S).plan if advice.known == "tried"]
+
+
+def test_small_gains_are_tried_on_top_of_a_large_one(monkeypatch):
+    training, sleeps = Training(2, fused=True), {"small": 4e-3, "large": 40e-3, "both": 30e-3}
+
+    def step():
+        loss = training.step()
+        time.sleep(sum(sleeps.values()))
+        return loss
+
+    def without(*names):
+        return lambda work: mock.patch.dict(sleeps, dict.fromkeys(names, 0.0))
+
+    plant(monkeypatch, {"small": without("small"), "large": without("large", "both"), "useless": without()})
+    diagnosis = advised(step, "do small", budget_s=8.0)
+    large, small = sorted((a for a in diagnosis.plan if a.known == "tried"), key=lambda advice: -advice.saves)
+    assert (large.change, small.change) == ("do large", "do small")
+    assert small.because.endswith("Tried on top of: large.")
+    assert diagnosis.together.name == "large + small"
+    assert large.saves + small.saves == pytest.approx(1 - diagnosis.together.ratio)
+    low, high = (1 - end for end in reversed(diagnosis.together.interval.ends))
+    assert low < 1 - diagnosis.together.ratio < high
+    # Of the step as it is, not of what the large one leaves.
+    assert 0.5 * 4 / 74 < small.saves < 1.5 * 4 / 74
+    assert "Tried together, 2 changes" in diagnosis.card().words
+    assert sum(sleeps.values()) == pytest.approx(74e-3)
+
+
+def test_a_forward_pass_that_no_gradient_comes_from():
+    training = Training(40, 64, fused=True)
+
+    def step(mode=torch.enable_grad):
+        with mode():
+            training.model(training.x)
+        return training.step()
+
+    change = "leave out the forward pass of model that no gradient comes from"
+    diagnosis = diagnose(step, budget_s=QUICK_S)
+    (advice,) = [advice for advice in diagnosis.plan if advice.change == change]
+    assert advice.known == "about"
+    assert advice.lesson == "no_grad"
+    assert 0 < advice.saves < diagnosis.phases["forward pass and loss"]
+    assert f"It takes {format_seconds(advice.saves * diagnosis.step_s)} in a step" in advice.because
+    assert change not in changes(diagnose(lambda: step(torch.no_grad), budget_s=QUICK_S))
+
+
+def test_a_healthy_step_gets_no_advice():
+    training = Training(3, 384, fused=True)
+    diagnosis = diagnose(training.step, budget_s=2.0)
+    assert diagnosis.plan == []
+    assert "Nothing stands out" in diagnosis.card().words
+
+
+class Slow(Dataset):
+    def __init__(self, seconds):
+        self.seconds = seconds
+
+    def __len__(self):
+        return 256
+
+    def __getitem__(self, index):
+        time.sleep(self.seconds)
+        return torch.full((32,), index / 256)
+
+
+def learn():
+    model = layers(2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, fused=True)
+
+    def step(batch):
+        optimizer.zero_grad()
+        loss = model(batch).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss.item()
+
+    return step
+
+
+def test_a_loader_that_is_too_slow():
+    step = learn()
+    slow = diagnose(step, data=DataLoader(Slow(1e-3), batch_size=8), budget_s=2.0)
+    (advice,) = slow.plan
+    assert (advice.lesson, advice.known) == ("data_loading", "at most")
+    assert advice.saves > 0.5
+    assert "num_workers=0" in advice.because
+    assert slow.step_s > 8e-3  # the wait is part of a step
+    assert not diagnose(step, data=[torch.ones(8, 32)] * 4, budget_s=QUICK_S).plan
+
+
+def test_batches_that_are_ready_as_soon_as_a_worker_could_hand_them_over():
+    learning = learn()
+    diagnosis = diagnose(learning, data=DataLoader(Slow(0.0), batch_size=4), budget_s=QUICK_S)
+    assert diagnosis.phases["waiting for data"] > 0.05
+    assert "data_loading" not in [advice.lesson for advice in diagnosis.plan]
+
+
+def test_a_loader_inside_of_the_step():
+    learning, batches = learn(), iter(DataLoader(Slow(1e-3), batch_size=8))
+    diagnosis = diagnose(lambda: learning(next(batches)), budget_s=1.0)
+    assert diagnosis.phases["waiting for data"] > 0.5
+    assert changes(diagnosis) == ["load batches in workers of the DataLoader"]
+    timed = [tried for tried in diagnosis.tried if tried.ratio]
+    assert all(tried.difference == 0 for tried in timed)  # tried on one batch
+
+
+def test_what_a_step_does_besides():
+    training = Training(2)
+
+    def step():
+        time.sleep(4e-3)
+        loss = training.step()
+        time.sleep(8e-3)
+        return loss
+
+    diagnosis = diagnose(step, budget_s=QUICK_S)
+    after, before = sorted(diagnosis.plan, key=lambda advice: -advice.saves)[:2]
+    assert "follows" in after.change
+    assert "batches" in before.change
+    assert after.saves > before.saves > 0.15
+    assert after.saves + before.saves < 1
+
+
+def test_what_a_step_does_between_its_backward_pass_and_the_optimizer():
+    training = Training(2, fused=True)
+
+    def step():
+        loss = training.model(training.x).square().mean()
+        loss.backward()
+        time.sleep(8e-3)
+        training.optimizer.step()
+        training.optimizer.zero_grad()
+        return loss
+
+    diagnosis = diagnose(step, budget_s=QUICK_S)
+    (advice,) = [advice for advice in diagnosis.plan if advice.known == "at most"]
+    assert advice.change == "do less between the backward pass and the optimizer's step"
+    assert advice.saves == diagnosis.phases["after the backward pass"] > 0.5
+    assert diagnosis.phases["optimizer"] < 0.5
+
+
+def test_a_loss_without_modules_between_two_backward_passes_is_a_forward_pass():
+    training, weight = Training(2), torch.ones((), requires_grad=True)
+
+    def step():
+        training.model(training.x).sum().backward()
+        time.sleep(4e-3)
+        (weight * 2).backward()
+
+    with PhaseWatch(find(training.step), Device()) as watch:
+        seen = watch.call(step)
+    assert seen.counts["backward passes"] == 2
+    assert seen.seconds["forward pass and loss"] > 4e-3 > seen.seconds["after the backward pass"]
+
+
+def test_parameters_that_no_optimizer_updates():
+    model, head = layers(12, 64), torch.nn.Linear(64, 8)
+    optimizer = torch.optim.SGD(head.parameters(), lr=1e-3, fused=True)
+    x = torch.randn(64, 64)
+
+    def step():
+        loss = head(model(x)).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+    diagnosis = advised(step, "run model under torch.no_grad(), or freeze what is trained nowhere")
+    (advice,) = [advice for advice in diagnosis.plan if advice.known == "tried"]
+    assert advice.lesson == "no_grad"
+    assert all(p.requires_grad and p.grad is None for p in model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("layers_in_double", "words"),
+    [((0, 1), "All 2.11 thousand weights"), ((1,), "50% of the 2.11 thousand weights"), ((), "")],
+)
+def test_weights_in_float64_are_noticed(layers_in_double, words):
+    model, x = layers(2), torch.randn(8, 32)
+    for index in layers_in_double:
+        model[index].double()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, fused=True)
+
+    def step():
+        optimizer.zero_grad()
+        out = x
+        for layer in model:
+            out = layer(out.to(layer.weight.dtype))
+        loss = out.square().mean()
+        loss.backward()
+        optimizer.step()
+        time.sleep(2e-3)
+        return loss
+
+    diagnosis = diagnose(step, budget_s=QUICK_S)
+    found = [advice for advice in diagnosis.plan if "float32" in advice.change]
+    if not words:
+        assert not found
+        return
+    (advice,) = found
+    assert advice.change == "train in float32: model.float(), and inputs of that type"
+    assert advice.because.startswith(words)
+    assert (advice.lesson, advice.saves) == ("mixed_precision", None)
+    plan = diagnosis.card().plan
+    assert len(plan) > 1  # the sleep is one
+    assert plan[-1] is advice
+
+
+def test_gradients_set_to_zero_are_noticed():
+    training = Training(2, fused=True)
+
+    def step():
+        training.optimizer.zero_grad(set_to_none=False)
+        loss = training.model(training.x).square().mean()
+        loss.backward()
+        training.optimizer.step()
+        return loss
+
+    tried = {each.name: each for each in diagnose(step, budget_s=QUICK_S).tried}
+    assert tried.keys() == {"set_to_none"}
+    assert all(each.difference == 0 for each in tried.values())
+
+
+def test_two_changes_are_tried_together(monkeypatch):
+    training, sleeps = Training(2, fused=True), {"one": 4e-3, "two": 6e-3}
+
+    def step():
+        loss = training.step()
+        time.sleep(sum(sleeps.values()))
+        return loss
+
+    def without(name):
+        return lambda work: mock.patch.dict(sleeps, {name: 0.0})
+
+    plant(monkeypatch, {name: without(name) for name in sleeps})
+    diagnosis = advised(step, "do one", budget_s=6.0)
+    two, one = (advice for advice in sorted(diagnosis.plan, key=lambda a: -a.saves) if advice.known == "tried")
+    assert (one.change, two.change) == ("do one", "do two")
+    assert diagnosis.together.name == "two + one"
+    assert 1 - diagnosis.together.ratio > two.high
+    assert re.search(r"Tried together, 2 changes make it \S+% \(\S+ to \S+%\) shorter", diagnosis.card().words)
+    assert sleeps == {"one": 4e-3, "two": 6e-3}
+
+
+def test_other_programs_turns_do_not_hide_a_change():
+    """Half of the calls take five times as long: from single calls nothing could be told."""
+    dice, sleeps = random.Random(0), {"half": 1e-3}
+    found = find(lambda: 1)
+    own = (dice.uniform(0.9e-3, 1.1e-3) for _ in itertools.count())
+    turns = (dice.choice((0, dice.uniform(8e-3, 12e-3))) for _ in itertools.count())
+    work = Work(lambda: time.sleep(next(own) + sleeps["half"] + next(turns)))
+    half = Trial("half", "", "", "", lambda work: mock.patch.dict(sleeps, half=0.0))
+    same = Trial("same", "", "", "", lambda work: contextlib.nullcontext())
+    bench = Bench(work, found, Device(), Snapshot(found))
+    rounds = StepRounds(bench, {"half": (half,), "same": (same,)}, "rounds", 8.0)
+    judged = rounds.judged()
+    assert judged["half"].verdict == "FASTER"
+    assert judged["half"].interval.high < 0.9
+    assert judged["same"].verdict != "FASTER"
+    # What is decided leaves its time to the others.
+    base, decided, _ = (len(case.samples) for case in rounds.cases)
+    assert decided < base
+
+
+def test_a_budget_holds_where_there_is_much_to_try(monkeypatch):
+    training = Training(2, fused=True)
+
+    def step():
+        time.sleep(0.1)
+        return training.step()
+
+    plant(monkeypatch, {f"change {i}": lambda work: contextlib.nullcontext() for i in range(20)})
+    start = time.perf_counter()
+    diagnosis = diagnose(step, budget_s=4.0)
+    assert time.perf_counter() - start < 2 * 4.0
+    assert [tried.name for tried in diagnosis.tried if tried.verdict == NO_TIME]
+
+
+# --- what is tried must give the same
+
+
+def test_a_change_of_the_results_is_no_advice(monkeypatch):
+    training = Training(2, fused=True)
+    plant(monkeypatch, {"half": lambda work: step_trials._attribute(training, "x", training.x / 2)})
+    diagnosis = diagnose(training.step, budget_s=QUICK_S)
+    (tried,) = diagnosis.tried
+    assert tried.verdict == CHANGES_RESULTS
+    assert tried.difference > diagnosis.tolerance
+    assert "do half" not in changes(diagnosis)
+    assert "Not advised, since the loss would change by more than 0.001: half." in repr(diagnosis)
+
+
+@pytest.mark.parametrize("returned", [None, "ok", 7, torch.zeros(3)], ids=str)
+def test_whatever_a_step_returns_the_loss_of_its_backward_pass_is_compared(monkeypatch, returned):
+    training = Training(2, fused=True)
+    x = training.x
+    plant(
+        monkeypatch,
+        {
+            "half": lambda work: step_trials._attribute(training, "x", x / 2),
+            "almost": lambda work: step_trials._attribute(training, "x", x * (1 + 1e-5)),
+        },
+    )
+    half, almost = diagnose(lambda: (training.step(), returned)[1], budget_s=QUICK_S).tried
+    assert half.verdict == CHANGES_RESULTS
+    assert almost.verdict != CHANGES_RESULTS
+    assert 0 < almost.difference < 1e-3
+
+
+def test_without_a_loss_the_weights_are_compared(monkeypatch):
+    training = Training(2, fused=True)
+
+    def step():
+        outputs = training.model(training.x)
+        outputs.backward(torch.ones_like(outputs))
+        training.optimizer.step()
+        training.optimizer.zero_grad()
+
+    changes = {
+        "turned": lambda work: step_trials._attribute(training, "x", -training.x),
+        "none": lambda work: contextlib.nullcontext(),
+    }
+    plant(monkeypatch, changes)
+    diagnosis = diagnose(step, budget_s=QUICK_S)
+    turned, none = diagnosis.tried
+    assert (turned.verdict, none.difference) == (CHANGES_RESULTS, 0.0)
+    assert "Not advised, since the weights would change by more than 0.001: turned." in diagnosis.card().notes
+
+
+def test_a_bias_whose_gradient_is_rounding_does_not_hide_a_change():
+    """A bias before a normalization: AdamW makes steps of the learning rate out of what is noise."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Conv2d(3, 16, 3), torch.nn.BatchNorm2d(16), torch.nn.ReLU())
+    optimizer, x = torch.optim.AdamW(model.parameters(), lr=1e-3), torch.randn(8, 3, 16, 16)
+
+    def step():
+        model(x).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    tried = {each.name: each for each in diagnose(step, budget_s=2.0).tried}
+    assert 0 <= tried["channels_last"].difference < 1e-3
+
+
+def test_a_change_that_leaves_the_optimizer_out_is_no_gain(monkeypatch):
+    training = Training(2, fused=True)
+    # So small a step that three losses do not show it.
+    training.optimizer.param_groups[0]["lr"] = 1e-9
+    plant(monkeypatch, {"lazy": lambda work: step_trials._attribute(training.optimizer, "step", lambda: None)})
+    (tried,) = diagnose(training.step, budget_s=QUICK_S).tried
+    assert tried.verdict == CHANGES_RESULTS
+
+
+@pytest.mark.skipif(compiler() is None, reason="torch.compile finds no C++ compiler")
+def test_a_compiled_model_draws_what_dropout_draws_without():
+    training = Training(1, 8, fused=True)
+    training.model.append(torch.nn.Dropout(0.5))
+    found = find(training.step)
+    bench = Bench(Work(training.step), found, Device(), Snapshot(found))
+    graphs = torch._dynamo.utils.counters["stats"]
+    before = graphs["unique_graphs"]
+    try:
+        plain, compiled = bench.steps(), bench.steps([step_trials._compile(found)])
+    finally:
+        bench.close()
+    assert graphs["unique_graphs"] > before  # a Sequential is compiled, too
+    assert plain.difference(compiled) < 1e-5
+
+
+class Branching(torch.nn.Linear):
+    """Its graph breaks where Python asks for a value."""
+
+    def forward(self, x):
+        return super().forward(x) if x.sum().item() > 0 else -super().forward(x)
+
+
+@pytest.mark.skipif(compiler() is None, reason="torch.compile finds no C++ compiler")
+def test_compiling_ends_in_time_and_is_silent(caplog):
+    training, log = Training(1, 8, fused=True), logging.getLogger("torch._dynamo")
+    training.model.append(Branching(8, 8))
+    found, level = find(training.step), log.level
+
+    def step():
+        logging.getLogger("own").warning("the step's own")
+        return training.step()
+
+    work = Work(step, compile_until=0.0)
+    bench = Bench(work, found, Device(), Snapshot(found))
+    log.addHandler(caplog.handler)
+    try:
+        with pytest.raises(Exception, match="compiling takes too long"):
+            bench.steps([step_trials._compile(found)])
+    finally:
+        bench.close()
+        log.removeHandler(caplog.handler)
+    assert work.gave_up
+    assert {record.name for record in caplog.records if record.levelno >= logging.WARNING} == {"own"}
+    assert log.level == level
+
+
+def test_a_compiler_that_is_given_up_leaves_it_open_what_it_saves(monkeypatch):
+    training, limits = Training(2, fused=True), []
+
+    @contextlib.contextmanager
+    def slow(work):
+        limits.append(work.compile_until - time.perf_counter())
+        work.gave_up = True
+        raise TimeoutError
+        yield
+
+    plant(monkeypatch, {COMPILE: slow})
+    monkeypatch.setattr(diagnosing, "_LEAST_FOR_COMPILING_S", 0.0)
+    late = diagnose(training.step, budget_s=QUICK_S)
+    monkeypatch.setattr(diagnosing, "_LEFT_FOR_COMPILING_S", -100.0)
+    given_up = diagnose(training.step, budget_s=QUICK_S)
+    assert len(limits) == 1
+    assert 0 < limits[0] <= QUICK_S / 2
+    assert any("Compiling was given up after" in note for note in given_up.notes)
+    for diagnosis in (late, given_up):
+        assert [(tried.name, tried.verdict) for tried in diagnosis.tried] == [(COMPILE, NO_TIME)]
+        if not diagnosis.plan:
+            assert "not known yet: pass a larger budget_s" in diagnosis.card().words
+        assert "pass budget_s=1." in diagnosis.card().warning
+
+
+def test_a_change_that_this_step_cannot_do(monkeypatch):
+    training = Training(2, fused=True)
+    plant(monkeypatch, {"wrong": lambda work: step_trials._attribute(training, "x", torch.ones(3, 5))})
+    (tried,) = diagnose(training.step, budget_s=QUICK_S).tried
+    assert tried.verdict == IMPOSSIBLE
+    assert "shapes" in tried.remark
+
+
+# --- everything is put back
+
+
+@pytest.mark.parametrize("steps_before", [0, 3])
+def test_all_is_as_it_was(steps_before):
+    training = Training(foreach=False)
+    for _ in range(steps_before):
+        training.step()
+    before = training.state()
+    places = [p.data_ptr() for p in training.model.parameters()]
+    diagnose(training.step, budget_s=QUICK_S)
+    assert same(before, training.state())
+    assert places == [p.data_ptr() for p in training.model.parameters()]
+    assert training.step() is not None
+
+
+def test_all_is_as_it_was_after_an_error_of_the_step():
+    training = Training(foreach=False)
+    before = training.state()
+    training.fails_at = 7
+    with pytest.raises(OSError, match="the disk is full") as error:
+        diagnose(training.step, budget_s=QUICK_S)
+    assert "diagnose() called the step" in error.value.__notes__[0]
+    assert same(before, training.state())
+
+
+@pytest.mark.parametrize("calls", [2, 60, 400])
+def test_ctrl_c_gives_what_is_known_and_puts_all_back(calls):
+    training, count = Training(20, foreach=False), itertools.count(1)
+    before = training.state()
+
+    def step():
+        if next(count) == calls:
+            os.kill(os.getpid(), signal.SIGINT)
+        return training.step()
+
+    if calls == 2:  # nothing is known yet
+        with pytest.raises(KeyboardInterrupt):
+            diagnose(step, budget_s=8.0)
+    else:
+        diagnosis = diagnose(step, budget_s=8.0)
+        assert diagnosis.interrupted
+        assert "Stopped early" in repr(diagnosis)
+        assert diagnosis.step_s > 0
+    assert same(before, training.state())
+
+
+def test_names_that_a_step_binds_and_weights_in_another_layout_are_put_back():
+    model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.Flatten())
+    optimizer, x, count = torch.optim.Adam(model.parameters()), torch.randn(2, 3, 8, 8), 0
+    kept = torch.Generator().manual_seed(3)
+
+    def step():
+        nonlocal count
+        count += 1
+        optimizer.zero_grad()
+        loss = model(x + 0.01 * torch.rand((), generator=kept)).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    state = {key: value.clone() for key, value in model.state_dict().items()}
+    drawn = kept.get_state()
+    diagnosis = diagnose(step, budget_s=QUICK_S)
+    assert "channels_last" in [tried.name for tried in diagnosis.tried]
+    assert count == 0
+    assert torch.equal(kept.get_state(), drawn)
+    assert same(state, dict(model.state_dict()))
+    assert model[0].weight.is_contiguous()
+    assert not optimizer.state
+
+
+def test_generators_of_numpy_and_python_and_gradients_of_inputs_are_put_back():
+    model, x = layers(2), torch.randn(8, 32, requires_grad=True)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, fused=True)
+    dice, numbers = random.Random(1), np.random.default_rng(1)
+
+    def step():
+        optimizer.zero_grad()
+        loss = (model(x) * dice.random() * numbers.random()).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    step()
+    before = x.grad.clone(), dice.getstate(), numbers.bit_generator.state
+    diagnose(step, budget_s=QUICK_S)
+    assert same(before, (x.grad, dice.getstate(), numbers.bit_generator.state))
+
+
+def test_a_snapshot_keeps_the_place_of_tensors_and_the_state_of_an_optimizer():
+    training = Training(make=torch.optim.SGD, momentum=0.9)
+    training.step()
+    before = training.state()
+    buffers = [state["momentum_buffer"].data_ptr() for state in training.optimizer.state.values()]
+    snapshot = Snapshot(find(training.step))
+    training.step()
+    training.model.eval()
+    assert not same(before, training.state())
+    snapshot.restore()
+    assert same(before, training.state())
+    assert buffers == [state["momentum_buffer"].data_ptr() for state in training.optimizer.state.values()]
+
+
+# --- what is found
+
+
+def test_models_and_optimizers_are_found_where_a_step_names_them():
+    training, step = Training(), learn()
+    assert list(find(training.step).models) == ["model"]
+    assert list(find(step).models) == ["model"]
+    assert list(find(lambda: step(None)).optimizers) == ["optimizer"]
+    other = torch.nn.Linear(2, 2)
+    assert list(find(step, other).models.values()) == [other]
+    assert not find(lambda: 1).parameters
+
+
+def test_two_models_of_one_class_are_both_worked_on():
+    generator, discriminator = layers(1), layers(2)
+    found = find(lambda: 1, [generator, discriminator])
+    assert found.models == {"Sequential": generator, "Sequential 2": discriminator}
+
+
+def test_phases_add_up_to_the_call_and_hooks_are_gone():
+    training = Training()
+    training.step()
+    shares = []
+    with PhaseWatch(find(training.step), Device()) as watch:
+        for _ in range(5):  # another program may run between the two readings of a clock
+            start = time.perf_counter()
+            seen = watch.call(training.step)
+            shares.append(sum(seen.seconds.values()) / (time.perf_counter() - start))
+    assert 0.5 < max(shares) <= 1
+    assert seen.counts == {"forward passes": 1, "backward passes": 1, "optimizer steps": 1}
+    assert not training.model._forward_pre_hooks
+    assert "zero_grad" not in vars(training.optimizer)
+
+
+def test_an_iterator_that_is_made_meanwhile_ends():
+    loader = DataLoader(list(range(6)), batch_size=2)
+    old = iter(loader)
+    with replayed():
+        first = next(old)
+        assert torch.equal(first, next(old))
+        assert len(list(loader)) == 3
+    assert not torch.equal(first, next(old))
+
+
+# --- what it refuses
+
+
+def accumulating():
+    training = Training(2)
+
+    def step():
+        loss = training.model(training.x).square().mean()
+        loss.backward()
+        training.steps += 1
+        if training.steps % 4 == 0:
+            training.optimizer.step()
+            training.optimizer.zero_grad()
+        return loss
+
+    return step
+
+
+def other_data():
+    learning, batches = learn(), itertools.count(1)
+    return lambda: learning(torch.full((8, 32), float(next(batches))))
+
+
+def not_a_number():
+    training = Training(2)
+    training.x = training.x * float("nan")
+    return training.step
+
+
+def no_backward():
+    model = layers(1)
+    return lambda: model(torch.ones(2, 32)).sum()
+
+
+def few_batches():
+    learning, batches = learn(), iter([torch.ones(8, 32)] * 3)
+    return lambda: learning(next(batches))
+
+
+@pytest.mark.parametrize(
+    ("step", "words"),
+    [
+        (lambda: lambda: 1, "No parameters were found"),
+        (lambda: layers(1), "pass the function"),
+        (learn, "must take nothing"),
+        (accumulating, "different work in each call (0 and 1 optimizer steps)"),
+        (other_data, "Let it work on one fixed batch"),
+        (not_a_number, "The loss is nan in call 1"),
+        (no_backward, "ran no backward pass"),
+        (few_batches, "ran out of data in its call 4"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_it_refuses_what_it_cannot_judge(step, words):
+    with pytest.raises(StepError, match=re.escape(words)):
+        diagnose(step(), budget_s=QUICK_S)
+
+
+def test_a_step_that_takes_now_short_and_now_long_is_refused():
+    training = Training(1)
+
+    def step():
+        time.sleep(0.02 + 0.05 * (training.steps % 2))
+        return training.step()
+
+    with pytest.raises(StepError, match="different work in each call: some take"):
+        diagnose(step, budget_s=9.0)  # compiling takes 15
+
+
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [
+        ("budget_s", 0),
+        ("budget_s", "long"),
+        ("tolerance", -1),
+        ("model", "resnet"),
+        ("model", []),
+        ("model", {"G": torch.nn.Linear(1, 1)}),
+        ("optimizer", torch.nn.Linear(1, 1)),
+        ("data", torch.utils.data.Dataset()),
+    ],
+)
+def test_it_refuses_arguments_that_make_no_sense(argument, value):
+    with pytest.raises(StepError, match=argument):
+        diagnose(Training().step, **{argument: value})
+
+
+def test_one_rank_of_several_is_refused(monkeypatch):
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    with pytest.raises(StepError, match="does not support several ranks"):
+        diagnose(Training().step)
+
+
+def test_a_budget_that_is_too_short_is_said():
+    training = Training(2)
+
+    def step():
+        time.sleep(0.05)
+        return training.step()
+
+    diagnosis = diagnose(step, budget_s=0.1)
+    assert "0.1 s were too short to tell what changes do: " in diagnosis.card().warning
+    assert re.search(r"pass budget_s=\d", diagnosis.card().warning)
+    assert "Nothing stands out" not in repr(diagnosis)
+    assert not [advice for advice in diagnosis.plan if advice.known == "tried"]
+
+
+def said(count=1, low=0.95, more=(), **known):
+    interval = Interval(low, 1.3, 0.99)
+    tried = [Tried("change", 0.0, 1.0, interval, str(Verdict.UNCLEAR))] * count + [*more]
+    found = find(Training().step)
+    return Diagnosis(environment(), found, 1.0, 1e-3, step_s=1.0, tried=tried, **known).card().words
+
+
+def test_what_is_said_where_nothing_is_advised():
+    assert "one change was tried, and none makes it clearly shorter" in said(noise=1.02)
+    assert "A trace tells what is inside: lesson " in said(noise=1.02)
+    left = said(noise=1.02, notes=["torch.compile was not tried: that takes a budget_s of 15 or more."])
+    assert "one change was tried, torch.compile was not, and none makes it clearly shorter" in left
+    largest = said(noise=1.02, phases={"backward pass": 0.4, "optimizer": 0.5})
+    assert "The largest part is optimizer (50%), and a trace tells what is inside: lesson " in largest
+    assert "Nothing stands out, and no change was tried. A trace tells what is inside" in said(count=0)
+
+
+@pytest.mark.parametrize(
+    ("known", "words"),
+    [
+        ({"needed_s": 2.0}, "not known yet: pass a larger budget_s."),
+        ({"needed_s": 2.0, "busy": "Others ran."}, "not known yet: close other programs, or pass a larger budget_s."),
+        ({"interrupted": True}, "not known yet: let diagnose() run to its end."),
+        ({"count": 0, "more": [Tried("late", verdict=NO_TIME)]}, "not known yet: pass a larger budget_s."),
+        ({"more": [Tried("late", verdict=NO_TIME)]}, "not known yet: pass a larger budget_s."),
+        ({"low": 0.7}, "Too close to tell what makes it shorter: close other programs, or pass a larger budget_s."),
+        ({"low": 0.7, "noise": 1.02}, "Too close to tell what makes it shorter"),
+    ],
+    ids=str,
+)
+def test_nothing_is_cleared_that_was_not_timed(known, words):
+    assert words in said(**known)
+    assert "Nothing stands out" not in said(**known)
+
+
+def test_changes_together_are_those_of_the_plan():
+    both = Tried("one + two", 0.0, 0.8, Interval(0.78, 0.82, 0.99), str(Verdict.FASTER))
+    one = Advice("do one", "", "profiler", 0.18, "tried", low=0.16, high=0.2)
+    two = Advice("do two", "", "profiler", 0.02, "tried", low=0.01, high=0.03)
+    assert "Tried together, 2 changes make it 20% (18 to 22%) shorter" in said(plan=[one, two], together=both)
+    assert "Tried: do one. That makes it 18% (16 to 20%) shorter" in said(plan=[one], together=both)
+
+
+# --- on a GPU, as far as one can be played
+
+ON_GPU = """
+from tests.played_cuda.torch_on_it import PLAYED, install
+install()
+import torch
+from own_program import diagnose
+with PLAYED.playing():
+    model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.Flatten(), torch.nn.Linear(8 * 36, 10)).cuda()
+    optimizer = torch.optim.AdamW(model.parameters())
+    def step(batch):
+        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(model(batch[0].cuda()), batch[1].cuda())
+        loss.backward()
+        loss.item()
+        optimizer.step()
+        return loss
+    found = diagnose(step, data=[(torch.randn(8, 3, 8, 8), torch.zeros(8, dtype=torch.long))] * 4, budget_s=12.0)
+    assert {p.device.type for p in model.parameters()} == {"cuda"}
+assert not optimizer.state
+print(*sorted(tried.name for tried in found.tried if tried.difference is not None), sep=", ")
+"""
+
+
+def test_what_is_tried_on_a_gpu():
+    run = subprocess.run([sys.executable, "-c", ON_GPU], capture_output=True, text=True, timeout=200, check=False)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.strip() == "TF32, channels_last, cudnn.benchmark, fused AdamW, pinned batches"
+
+
+# --- how it shows itself
+
+
+def test_the_card_says_where_how_and_what_it_worked_on(capsys):
+    training = Training(2)
+
+    def step():
+        loss = training.step()
+        print("loss", loss.item())  # noqa: T201
+        return loss
+
+    diagnosis = diagnose(step, budget_s=QUICK_S)
+    assert capsys.readouterr().out == ""
+    text = repr(diagnosis)
+    assert "thrown away" in text
+    assert "Worked on: model and optimizer." in text
+    assert "torch.compile was not tried" in text
+    assert f"torch {torch.__version__}" in text
+    assert len(text.splitlines()) < 30
+    assert "peak memory" in repr(diagnosis.card().numbers)
+    assert "<table>" in diagnosis._repr_html_()
+    assert sum(diagnosis.phases.values()) == pytest.approx(1)

@@ -1,0 +1,710 @@
+"""The card of a memory snapshot, on histories that are made up so that every number is known, and on bad files."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from course_utils.lessons.memory_snapshots.stand_in import memory_history
+from course_utils.memory.allocator import Allocate, Allocator, AllocatorOptions, EmptyCache, Event, Free
+from own_program.snapshots.replay import Snapshot
+from own_program.snapshots.report import SnapshotError, SnapshotReport, read_snapshot
+from own_program.snapshots.stacks import read_stack
+from tests.memory.test_allocator import TRACES
+
+MIB, GIB = 2**20, 2**30
+MODULE = ("/env/lib/python3.11/site-packages/torch/nn/modules/module.py", 1784, "_call_impl")
+ADAM = ("/env/lib/python3.11/site-packages/torch/optim/adam.py", 180, "_init_group")
+ENGINE = ("", 0, "torch::autograd::Engine::evaluate_function(...)")
+STATES = {"allocated": "active_allocated", "awaiting free": "active_pending_free", "free": "inactive"}
+
+
+def frames(*places: tuple[str, int, str]) -> list[dict[str, Any]]:
+    return [dict(zip(("filename", "line", "name"), place, strict=True)) for place in places]
+
+
+def train(line: int) -> tuple[str, int, str]:
+    return ("/home/me/train.py", line, "main")
+
+
+FORWARD = frames(("/home/me/net.py", 7, "forward"), MODULE, train(20))
+BACKWARD = frames(("", 0, "at::empty_cuda"), ENGINE)
+INPUT, STATE = frames(train(19)), frames(ADAM, train(23))
+
+
+class Recorded:
+    """A program whose requests the simulated allocator meets, writing down what PyTorch would."""
+
+    def __init__(self, options: str = "", device_bytes: int | None = None, base: int = 0x7F0000000000) -> None:
+        self.allocator = Allocator(AllocatorOptions.parse(options), None, device_bytes)
+        self.allocator._next_address = base
+        self.options, self.entries, self.frames, self.time_us = options, [], {}, 0
+
+    def _happens(self, event: Event, size: int, stack: list[dict[str, Any]]) -> int:
+        self.time_us += 1000
+        more = {"stream": 0, "time_us": self.time_us, "frames": stack}
+        address = self.allocator.live[event.id].address if isinstance(event, Free) else 0
+        met = self.allocator.apply(event)
+        self.entries += [
+            {"action": call.action, "addr": call.address, "size": call.bytes} | more
+            for call in self.allocator.operations
+        ]
+        if isinstance(event, Free):
+            actions = ("free_requested", "free_completed")
+            self.entries += [{"action": action, "addr": address, "size": size} | more for action in actions]
+        elif isinstance(event, Allocate) and met:
+            address = self.allocator.live[event.id].address
+            self.entries.append({"action": "alloc", "addr": address, "size": size} | more)
+        elif isinstance(event, Allocate):
+            free = self.allocator.device - self.allocator.reserved
+            self.entries.append({"action": "oom", "size": size, "device_free": free} | more)
+        return address
+
+    def take(self, name: str, size: int, stack: list[dict[str, Any]] | None = None) -> None:
+        self.frames[name] = stack or []
+        self._happens(Allocate(name, size), size, stack or [])
+
+    def give(self, *names: str) -> None:
+        for name in names:
+            self._happens(Free(name), self.allocator.live[name].requested, [])
+
+    def empty_cache(self) -> None:
+        self._happens(
+            EmptyCache(), 0, frames((MODULE[0].replace("nn/modules/module", "cuda/memory"), 5, "empty_cache"))
+        )
+
+    def snapshot(self, device: int = 0, since: int = 0, pool: tuple[int, int] = (0, 0)) -> dict[str, Any]:
+        segments = [
+            {
+                "device": device,
+                "address": segment.address,
+                "total_size": segment.bytes,
+                "stream": 0,
+                "segment_type": segment.pool,
+                "segment_pool_id": pool,
+                "is_expandable": segment.expandable,
+                "blocks": [
+                    {"size": b.bytes, "requested_size": b.requested_bytes, "state": STATES[b.state]}
+                    | {"frames": self.frames.get(b.id, [])}
+                    for b in segment.blocks
+                ],
+            }
+            for segment in self.allocator.state().segments
+        ]
+        traces = [*([[]] * device), self.entries[since:]]
+        return {
+            "segments": segments,
+            "device_traces": traces,
+            "allocator_settings": {"PYTORCH_CUDA_ALLOC_CONF": self.options},
+        }
+
+
+def text(report: SnapshotReport) -> str:
+    return " ".join(repr(report).split())
+
+
+def training(steps: int, leak: bool = False, setup_bytes: int = 0) -> Recorded:
+    """Three layers forward, three back; the optimizer's state is taken in the first step."""
+    program = Recorded()
+    if setup_bytes:
+        program.take("setup", setup_bytes, frames(train(2)))
+        program.give("setup")
+    for step in range(steps):
+        program.take(f"batch {step}", 4 * MIB, INPUT)
+        for layer in range(3):
+            program.take(f"kept {step} {layer}", 30 * MIB, FORWARD)
+        for layer in reversed(range(3)):
+            program.take(f"gradient {step} {layer}", 12 * MIB, BACKWARD)
+            program.give(f"kept {step} {layer}")
+        if step == 0:
+            program.take("state", 36 * MIB, STATE)
+        program.give(f"batch {step}", *(f"gradient {step} {layer}" for layer in range(3)))
+        if leak:
+            program.take(f"logged {step}", 20 * MIB, frames(train(25)))
+    return program
+
+
+# What held the peak
+
+
+def test_a_healthy_training_has_no_plan_and_its_peak_is_told_by_line_and_kind() -> None:
+    report = read_snapshot(training(6).snapshot())
+    device = report.devices[0]
+    # The state is there from the first step on; the peak is the last layer's backward pass of a later one.
+    assert device.peak_allocated_bytes == (36 + 4 + 90 + 12) * MIB
+    assert [(holder.kind, holder.bytes, holder.blocks) for holder in device.holders] == [
+        ("forward", 90 * MIB, 3),
+        ("optimizer", 36 * MIB, 1),
+        ("backward", 12 * MIB, 1),
+        ("other", 4 * MIB, 1),
+    ]
+    assert repr(device.holders[0].stack.place) == "net.py:7 forward"
+    assert repr(device.holders[0].stack.caller) == "train.py:20 main"
+    assert device.plan == ()
+    assert "nothing stands out" in report.card().words
+    assert device.tries.error == 0
+    assert "reproduced to the byte" in text(report)
+    assert "forward 63%" in text(report)
+
+
+def test_what_is_next_to_nothing_is_not_named_by_its_share() -> None:
+    program = Recorded()
+    program.take("weights", 100 * MIB, frames((MODULE[0], 900, "_apply"), train(3)))
+    program.take("counter", 8, INPUT)
+    assert "By what it is for: weights 100%." in text(read_snapshot(program.snapshot()))
+
+
+@pytest.mark.parametrize("path", sorted(TRACES.glob("*-2.13.0.json")), ids=lambda path: path.stem)
+def test_what_pytorch_counted_itself_is_on_the_card(path: Path) -> None:
+    recorded = json.loads(path.read_text())
+    report = read_snapshot(path)
+    device = report.devices[0]
+    assert device.peak_allocated_bytes == recorded["stats"]["allocated_peak"]
+    assert device.peak_reserved_bytes == recorded["stats"]["reserved_peak"]
+    assert "Not recorded with stacks" in text(report)
+    assert "backward" not in text(report)
+
+
+def test_what_is_reserved_and_not_in_use_is_counted_while_the_most_is_reserved() -> None:
+    program = Recorded()
+    program.take("first", 100 * MIB)
+    program.give("first")
+    program.take("second", 120 * MIB)  # too large for what is cached
+    device = read_snapshot(program.snapshot()).devices[0]
+    assert device.peak_reserved_bytes == 220 * MIB
+    assert device.lost_bytes == 100 * MIB
+    # A recording that begins afterwards finds the peak before it.
+    begun = len(program.entries)
+    program.give("second")
+    late = read_snapshot(program.snapshot(since=begun)).devices[0]
+    assert (late.peak_reserved_bytes, late.lost_bytes) == (220 * MIB, 100 * MIB)
+    assert late.holders[0].kind == "from before the recording"
+
+
+def test_a_backward_pass_is_told_from_its_frames_and_no_other() -> None:
+    custom = frames(("/me/ops.py", 3, "backward"), ("/x/site-packages/torch/autograd/function.py", 311, "apply"))
+    closure = frames(
+        ("/me/net.py", 7, "forward"), MODULE, train(20), ("/x/site-packages/torch/optim/lbfgs.py", 3, "step")
+    )
+    moved = frames((MODULE[0], 900, "_apply"), (MODULE[0], 1100, "to"), train(3))
+    assert [read_stack(each).kind for each in (BACKWARD, custom, closure, moved, STATE, INPUT, [])] == [
+        *("backward", "backward", "forward", "weights", "optimizer", "other", "no Python stack"),
+    ]
+
+
+# Other settings
+
+
+def fragmenting(sizes: int = 20) -> Recorded:
+    """Each request is a little larger than the one before, which was freed: without pages that grow, none fits."""
+    program = Recorded()
+    for number in range(sizes):
+        program.take(f"growing {number}", (100 + 4 * number) * MIB, INPUT)
+        program.give(f"growing {number}")
+    return program
+
+
+def test_a_setting_that_needs_less_is_advised_with_what_it_saves() -> None:
+    report = read_snapshot(fragmenting().snapshot())
+    device, (advice, *_) = report.devices[0], report.devices[0].plan
+    whole = sum(100 + 4 * number for number in range(20)) * MIB
+    assert device.peak_reserved_bytes == whole
+    trial = next(trial for trial in device.tries.trials if trial.name == "expandable_segments:True")
+    assert trial.reserved_bytes == 180 * MIB  # the largest request, in pages of 20 MiB
+    assert advice.change == "set PYTORCH_ALLOC_CONF=expandable_segments:True"
+    assert (advice.known, advice.of, advice.lesson) == ("simulated", "the reserved peak", "caching_allocator")
+    assert advice.saves == pytest.approx(1 - 180 * MIB / whole)
+    assert "expandable_segments:True" in report.card().words
+    assert "in a simulation that reproduces the recorded peak." in advice.because
+
+
+def test_what_a_segment_or_two_make_is_no_advice() -> None:
+    program = Recorded()
+    for size in (30, 34):
+        program.take(f"part {size}", size * MIB, INPUT)
+        program.give(f"part {size}")
+    device = read_snapshot(program.snapshot()).devices[0]
+    assert device.peak_reserved_bytes == 64 * MIB
+    assert min(trial.reserved_bytes for trial in device.tries.trials if trial.is_setting) == 40 * MIB
+    assert device.plan == ()
+
+
+def test_expandable_segments_come_before_a_setting_that_suits_the_recording_alone() -> None:
+    program = Recorded()
+    for number in range(8):
+        program.take(f"part {number}", (130 + 2 * number) * MIB, INPUT)  # rounded to 144 MiB they are all the same
+        program.give(f"part {number}")
+    device = read_snapshot(program.snapshot()).devices[0]
+    pages, rounded = (
+        next(trial.reserved_bytes for trial in device.tries.trials if trial.name == name)
+        for name in ("expandable_segments:True", "roundup_power2_divisions:8")
+    )
+    assert rounded <= pages
+    (advice,) = device.plan
+    assert advice.change == "set PYTORCH_ALLOC_CONF=expandable_segments:True"
+    assert "Before PyTorch 2.10 the variable is PYTORCH_CUDA_ALLOC_CONF" in advice.because
+
+
+def test_settings_that_are_not_recorded_show_in_the_history() -> None:
+    program = Recorded("expandable_segments:True")
+    for number in range(5):
+        program.take(f"part {number}", 30 * MIB, INPUT)
+        program.give(f"part {number}")
+    value = program.snapshot()
+    del value["allocator_settings"]
+    report = read_snapshot(value)
+    assert report.devices[0].tries.replay.agrees
+    assert "options: expandable_segments:True" in text(report)
+    value = training(2).snapshot()
+    del value["allocator_settings"]
+    assert "options: defaults (not recorded, assumed)" in text(read_snapshot(value))
+
+
+def test_an_option_that_is_set_already_stays_beside_the_others() -> None:
+    program = Recorded("expandable_segments:True")
+    program.take("only", 100 * MIB)
+    tries = read_snapshot(program.snapshot()).devices[0].tries
+    assert {trial.name for trial in tries.trials} >= {"expandable_segments:False", "roundup_power2_divisions:4"}
+    rounded = next(trial for trial in tries.trials if trial.name == "roundup_power2_divisions:4")
+    assert rounded.reserved_bytes == 120 * MIB  # to 112, in pages of 20 MiB
+
+
+def test_emptying_the_cache_again_and_again_is_counted_and_tried_without() -> None:
+    program = Recorded()
+    for number in range(50):
+        program.take(f"part {number}", 30 * MIB, INPUT)
+        program.give(f"part {number}")
+        program.empty_cache()
+    report = read_snapshot(program.snapshot())
+    assert report.devices[0].device.give_backs == {"empty_cache": 50}
+    assert next(trial for trial in report.devices[0].tries.trials if trial.keeps_cache).device_allocs == 1
+    (advice,) = report.devices[0].plan
+    assert advice.change == "leave out torch.cuda.empty_cache()"
+    assert advice.saves == pytest.approx(1 - 1 / 50)
+
+
+def test_memory_that_was_there_before_is_asked_for_first_and_the_error_said() -> None:
+    program = fragmenting()
+    report = read_snapshot(program.snapshot(since=len(program.entries) - 3))
+    tries = report.devices[0].tries
+    assert tries.error > 0.5  # nothing tells how the cached memory came about
+    assert report.devices[0].plan == ()
+    assert "off by" in text(report)
+
+
+# Steps that leave something behind
+
+
+def test_what_each_step_leaves_is_found_and_freed_in_a_simulation() -> None:
+    healthy, leaking = (read_snapshot(training(10, leak).snapshot()).devices[0] for leak in (False, True))
+    assert healthy.growth is None
+    assert leaking.growth.bytes_a_round == 20 * MIB
+    assert repr(leaking.growth.stack.place) == "train.py:25 main"
+    advice = next(each for each in leaking.plan if each.lesson == "memory_snapshots")
+    assert "train.py:25 main" in advice.change
+    assert advice.known == "about"
+    saved = 1 - leaking.mended.reserved_bytes / leaking.peak_reserved_bytes
+    assert advice.saves == pytest.approx(saved)
+    # All but what the first and the last round leave goes; segments are of whole multiples of 2 MiB.
+    assert leaking.peak_reserved_bytes - leaking.mended.reserved_bytes >= 6 * 20 * MIB
+
+
+def test_layers_of_one_forward_pass_are_no_steps() -> None:
+    program = Recorded()
+    for number in range(40):  # called one by one from the program, each keeps its result
+        program.take(f"layer {number}", 30 * MIB, FORWARD)
+        program.take(f"inside {number}", 10 * MIB, frames(("/me/net.py", 9, "forward"), MODULE, MODULE, train(20)))
+    device = read_snapshot(program.snapshot()).devices[0]
+    assert device.growth is None
+    assert device.plan == ()
+
+
+def test_what_an_evaluation_now_and_then_leaves_is_found() -> None:
+    program = Recorded()
+    for step in range(24):
+        program.take(f"batch {step}", 4 * MIB, INPUT)
+        program.take(f"kept {step}", 30 * MIB, FORWARD)
+        program.take(f"gradient {step}", 12 * MIB, BACKWARD)
+        program.give(f"kept {step}", f"batch {step}", f"gradient {step}")
+        if step % 4 == 3:
+            program.take(f"asked {step}", 4 * MIB, frames(train(50)))
+            program.take(f"prediction {step}", 25 * MIB, frames(("/home/me/net.py", 7, "forward"), MODULE, train(51)))
+            program.give(f"asked {step}")
+    growth = read_snapshot(program.snapshot()).devices[0].growth
+    assert (growth.bytes_a_round, growth.rounds, growth.stack.caller.line) == (25 * MIB, 4, 51)
+
+
+def test_what_is_filled_and_then_stays_is_no_leak() -> None:
+    program = Recorded()
+    for step in range(30):
+        program.take(f"batch {step}", 4 * MIB, INPUT)
+        program.take(f"kept {step}", 30 * MIB, FORWARD)
+        program.take(f"gradient {step}", 12 * MIB, BACKWARD)
+        program.give(f"kept {step}", f"batch {step}", f"gradient {step}")
+        if step < 12:
+            program.take(f"buffer {step}", 20 * MIB, frames(train(30)))
+        if step % 5 == 4:  # more of the model is trained
+            program.take(f"state {step}", 20 * MIB, STATE)
+    assert read_snapshot(program.snapshot()).devices[0].growth is None
+
+
+def test_a_leak_is_told_where_it_fits_into_memory_that_is_reserved_anyway() -> None:
+    device = read_snapshot(training(10, leak=True, setup_bytes=500 * MIB).snapshot()).devices[0]
+    assert device.peak_reserved_bytes < 520 * MIB
+    (advice,) = device.plan
+    assert (advice.lesson, advice.saves) == ("memory_snapshots", None)
+    assert "Each of 8 steps leaves 20.0 MiB" in advice.because
+    assert len(re.findall("Each of 8 steps leaves", text(read_snapshot(training(10, leak=True).snapshot())))) == 1
+
+
+def test_layers_that_are_called_one_by_one_and_keep_most_are_no_steps() -> None:
+    program = Recorded()
+    for number in range(12):  # x = relu(layer(x)) * 2, with gradients to come
+        program.take(f"layer {number}", 20 * MIB, FORWARD)
+        program.take(f"kept {number}", 20 * MIB, frames(train(20)))
+        program.take(f"next {number}", 20 * MIB, frames(train(21)))
+        program.give(f"layer {number}")
+    device = read_snapshot(program.snapshot()).devices[0]
+    assert device.growth is None
+    assert device.plan == ()
+
+
+def test_a_pass_of_modules_whose_weights_come_one_by_one_has_no_steps() -> None:
+    program = Recorded()
+    for number in range(12):
+        program.take(f"weights {number}", 60 * MIB, frames((MODULE[0], 900, "_apply"), train(9)))
+        program.take(f"inside {number}", 60 * MIB, FORWARD)
+        program.give(f"inside {number}")
+        program.take(f"packed {number}", 16 * MIB, frames(train(15)))
+        program.give(f"weights {number}")
+    assert read_snapshot(program.snapshot()).devices[0].growth is None
+
+
+def test_weights_that_are_loaded_one_by_one_are_no_leak() -> None:
+    program = Recorded()
+    moved = frames((MODULE[0], 900, "_apply"), train(3))
+    for number in range(20):
+        program.take(f"read {number}", 10 * MIB, frames(train(2)))
+        program.take(f"weight {number}", 10 * MIB, moved)
+        program.give(f"read {number}")
+    assert read_snapshot(program.snapshot()).devices[0].growth is None
+
+
+@pytest.mark.parametrize("leaks", [False, True])
+def test_a_real_program_on_the_cpu(tmp_path: Path, leaks: bool) -> None:
+    """Real operations and stacks, with what PyTorch's allocator would have written."""
+    model, kept = nn.Sequential(*(nn.Linear(512, 512) for _ in range(3))), []
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with memory_history() as dump:
+        for _ in range(8):
+            inputs = torch.ones(2048, 512) * 2
+            outputs = model(inputs)
+            outputs.square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            if leaks:
+                kept.append(outputs.detach() + 1)
+            del outputs
+        dump(str(tmp_path / "snapshot.pickle"))
+    report = read_snapshot(tmp_path / "snapshot.pickle")
+    growth = report.devices[0].growth
+    assert (growth is not None) == leaks, growth
+    if leaks:
+        assert growth.bytes_a_round == 2048 * 512 * 4
+        assert growth.stack.place.file == __file__
+        assert any(advice.lesson == "memory_snapshots" for advice in report.devices[0].plan)
+    else:
+        assert report.devices[0].plan == ()
+        assert report.devices[0].holders[0].kind in ("forward", "no Python stack")
+
+
+# Out of memory
+
+
+def test_a_request_that_failed_says_what_stood_in_its_way() -> None:
+    program = Recorded(device_bytes=1000 * MIB)
+    for number in range(12):
+        program.take(f"kept {number}", 60 * MIB, FORWARD)
+    for number in range(0, 12, 2):
+        program.give(f"kept {number}")
+    for number in range(0, 12, 2):
+        program.take(f"again {number}", 40 * MIB, FORWARD)  # 20 MiB are left of each
+    program.take("large", 500 * MIB, FORWARD)
+    report = read_snapshot(program.snapshot())
+    failure = report.devices[0].device.failure
+    assert failure.requested_bytes == 500 * MIB
+    assert failure.reserved_bytes == 720 * MIB
+    assert failure.device_free_bytes == 280 * MIB
+    assert failure.allocated_bytes == 600 * MIB
+    assert failure.largest_free_bytes == 20 * MIB
+    words = text(report)
+    assert (
+        "GPU 0 ran out of memory at a request of 500 MiB: 720 MiB were reserved, and 600 MiB of them in use." in words
+    )
+    assert "120 MiB were reserved and not in use, in pieces of at most 20.0 MiB; the device had 280 MiB left" in words
+    lessons = [advice.lesson for advice in report.devices[0].plan]
+    assert lessons == ["activation_checkpointing", "gradient_accumulation"]
+    assert report.devices[0].plan[0].saves == pytest.approx(11 / 12)  # of 720 MiB one block of 60 has to be there
+
+
+def test_a_setting_under_which_the_request_is_met_is_found() -> None:
+    program = Recorded(device_bytes=1000 * MIB)
+    for number in range(8):
+        program.take(f"a {number}", 100 * MIB, INPUT)
+    program.give(*(f"a {number}" for number in range(8)))
+    for number in range(8):
+        program.take(f"b {number}", 60 * MIB, INPUT)  # in segments of 100 MiB, 40 MiB of each are left
+    program.take("large", 300 * MIB, INPUT)
+    device = read_snapshot(program.snapshot()).devices[0]
+    assert device.device.failure.largest_free_bytes == 40 * MIB
+    assert [advice.change for advice in device.plan] == ["set PYTORCH_ALLOC_CONF=expandable_segments:True"]
+    assert device.plan[0].saves is None
+
+
+def test_an_optimizer_that_fills_the_memory_is_sharded() -> None:
+    program = Recorded(device_bytes=400 * MIB)
+    program.take("weights", 100 * MIB, frames((MODULE[0], 900, "_apply"), train(3)))
+    program.take("state", 200 * MIB, STATE)
+    program.take("more", 200 * MIB, STATE)
+    (advice,) = read_snapshot(program.snapshot()).devices[0].plan
+    assert (advice.lesson, advice.known) == ("fsdp", "at most")
+    assert advice.saves == pytest.approx(2 / 3)
+
+
+# Several devices, private pools, newer and older files
+
+
+def several() -> dict[str, Any]:
+    first, second = training(5), fragmenting()
+    one, two = first.snapshot(), second.snapshot(device=2)
+    traces = [one["device_traces"][0], [], two["device_traces"][2]]
+    return {"segments": one["segments"] + two["segments"], "device_traces": traces}
+
+
+def test_each_device_has_a_card_and_one_names_them() -> None:
+    report = read_snapshot(several())
+    assert [part.device.device for part in report.devices] == [0, 2]
+    assert report.card().words.startswith("2 GPUs, GPU 2 the most")
+    first, second = (part.peak_reserved_bytes for part in report.devices)
+    assert bool(report.card().notes) == (second > 2 * first)
+    assert len(report.cards) == 3
+    assert report._repr_html_().count('class="course-card"') == 3
+    assert report._repr_html_().count("<style>") == 1
+    alone = read_snapshot(several(), device=2)
+    assert alone.card().words.startswith("GPU 2 held up to")
+    with pytest.raises(SnapshotError, match="has no memory of GPU 1: it has 0 and 2"):
+        read_snapshot(several(), device=1)
+
+
+@pytest.mark.parametrize("said", [True, False])
+def test_a_private_pool_is_counted_and_left_out_of_what_is_simulated(said: bool) -> None:
+    common, private = fragmenting(), Recorded(base=0x600000000000)
+    private.take("graph", 64 * MIB, FORWARD)
+    one, two = common.snapshot(), private.snapshot(pool=(0, 1))
+    more = [entry | ({"pool_id": (0, 1)} if said else {}) for entry in two["device_traces"][0]]
+    both = {"segments": one["segments"] + two["segments"], "device_traces": [more + one["device_traces"][0]]}
+    report, alone = read_snapshot(both), read_snapshot(one)
+    device, before = report.devices[0], alone.devices[0]
+    assert device.peak_reserved_bytes == before.peak_reserved_bytes + 64 * MIB
+    assert device.tries.recorded_bytes == before.tries.recorded_bytes
+    assert device.tries.replay.agrees
+    assert "64.0 MiB are in private pools" in text(report)
+    assert "outside private pools" in device.plan[0].of
+
+
+def test_annotations_of_later_versions_change_nothing_and_unknown_entries_are_said() -> None:
+    plain, marked = training(5).snapshot(), training(5).snapshot()
+    trace = marked["device_traces"][0]
+    for at in range(len(trace), 0, -7):
+        address = {"addr": trace[at - 1].get("addr", 0), "size": 0, "stream": 0, "frames": []}
+        trace.insert(at, {"action": "annotate", "user_metadata": "retained"} | address)
+    expected = repr(read_snapshot(plain))
+    assert repr(read_snapshot(marked)) == expected
+    trace.insert(3, {"action": "teleport", "addr": 0})
+    assert "1 entry named teleport" in text(read_snapshot(marked))
+
+
+def test_streams_that_are_not_recorded_are_one() -> None:
+    value = training(4).snapshot()
+    expected = repr(read_snapshot(value))
+    for each in (*value["segments"], *value["device_traces"][0]):
+        del each["stream"]
+    assert repr(read_snapshot(value)) == expected
+
+
+def test_many_requests_that_fail_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    program, looked = Recorded(device_bytes=100 * MIB), []
+    for number in range(20):
+        program.take(f"large {number}", 200 * MIB, INPUT)
+    undone = Snapshot.state_before
+    monkeypatch.setattr(Snapshot, "state_before", lambda self, entry: looked.append(entry) or undone(self, entry))
+    assert "ran out of memory" in repr(read_snapshot(program.snapshot()))
+    assert looked == [0]
+
+
+def test_a_snapshot_without_a_history_shows_who_holds_the_memory() -> None:
+    program = training(3)
+    report = read_snapshot(program.snapshot() | {"device_traces": [[]]})
+    assert report.card().words == "GPU 0 has 146 MiB reserved, and 36.0 MiB of it in use; the snapshot has no history."
+    assert "_record_memory_history" in text(report)
+    assert report.devices[0].holders[0].kind == "optimizer"
+    assert report.devices[0].tries is None
+    # PyTorch 2.0 kept stacks in a history of each block.
+    value = program.snapshot() | {"device_traces": [[]]}
+    for block in (block for segment in value["segments"] for block in segment["blocks"]):
+        block["history"] = [{"frames": block.pop("frames")}]
+    assert read_snapshot(value).devices[0].holders[0].kind == "optimizer"
+
+
+def test_a_history_that_contradicts_its_segments_still_shows_the_end() -> None:
+    value = training(3).snapshot()
+    del value["device_traces"][0][20:30]
+    assert "The history cannot be replayed" in text(read_snapshot(value))
+
+
+# Files
+
+
+def test_a_file_its_bytes_and_json_give_the_same(tmp_path: Path) -> None:
+    value = training(5).snapshot()
+    paths = [tmp_path / "a" / "snapshot.pickle", tmp_path / "b" / "snapshot.pickle"]
+    for path, data in zip(paths, (pickle.dumps(value), json.dumps(value).encode()), strict=True):
+        path.parent.mkdir()
+        path.write_bytes(data)
+    texts = {repr(read_snapshot(path)) for path in paths}
+    assert len(texts) == 1
+    assert repr(read_snapshot(pickle.dumps(value))).splitlines()[1:] == texts.pop().splitlines()[1:]
+    for protocol in range(2, 6):
+        assert read_snapshot(pickle.dumps(value, protocol)).devices[0].plan == ()
+
+
+SEGMENT = {
+    "address": 2**21,
+    "total_size": 2**21,
+    "segment_type": "small",
+    "blocks": [{"size": 2**21, "state": "inactive"}],
+}
+BLOCKS = [{"size": 0, "state": "inactive"}] * 2000
+
+
+class Hostile:
+    def __reduce__(self):
+        return os.mkdir, ("hostile",)
+
+
+def deep(count: int) -> bytes:
+    """A pickle of a dictionary whose key is a tuple in a tuple in a tuple..."""
+    return b"\x80\x04}(" + b")" + b"\x85" * count + b"K\x01u."
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "is empty: record one with"),
+        (pickle.dumps({"segments": [Hostile()]}), r"would load \w+.mkdir, .*: do not load this file"),
+        (pickle.dumps({"segments": []})[:-5], "cut short"),
+        (json.dumps({"segments": [1, 2]}).encode()[:-3], "damaged or cut short"),
+        (pickle.dumps([1]), "holds a list and no memory snapshot"),
+        (pickle.dumps(0x1950A86A20F9469CFC6C), "a checkpoint of torch.save"),
+        (b"PK\x03\x04rest", "a zip archive, such as a checkpoint"),
+        (b"\x89PNG\r\n", "a PNG image"),
+        (b"\x1f\x8brest", "compressed with gzip: unpack it first"),
+        (b'{"traceEvents": []}', "read it with `course trace`"),
+        (b'{"model": {}}', "has no list of segments"),
+        (b"loss 0.3\n", "neither a pickle nor JSON"),
+        (b"[" * 200_000, "nested far too deep"),
+        (deep(300_000), "tuples of other things than numbers"),
+        (b"\x80\x04]r\xff\xff\xff\x7f.", "made to fill the memory"),
+        (b"\x80\x04\x8e" + (2**40).to_bytes(8, "little") + b".", "cut short"),
+        (b"\x80\x05\x96" + (2**40).to_bytes(8, "little") + b".", "no pickle of a memory snapshot"),
+        (b'{"segments": [], "device_traces": [[{"action": "alloc", "size": NaN}]]}', "a size that is none"),
+        (b'{"segments": [], "device_traces": [[{"action": "alloc", "size": -1}]]}', "a size that is none"),
+        (b'{"segments": [{"address": 0}], "device_traces": []}', "segment 0 has no address"),
+        (b'{"segments": [], "device_traces": []}', "has no memory of any GPU"),
+        (pickle.dumps({"segments": [SEGMENT] * 2}), "segments overlap"),
+        (pickle.dumps({"segments": [{**SEGMENT, "blocks": BLOCKS}] * 1000}), "2000000 blocks, and at most 1000000"),
+        (pickle.dumps({"segments": [{**SEGMENT, "total_size": 2**60}]}), "more memory than any device"),
+        (pickle.dumps({"segments": [SEGMENT], "device_traces": [[{}] * 2000] * 1000}), "2000000 entries"),
+        (pickle.dumps({"segments": [SEGMENT], "device_traces": [[1]]}), "no list of entries"),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_said_in_one_sentence(
+    data: bytes, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "snapshot.pickle"
+    path.write_bytes(data)
+    with pytest.raises(SnapshotError, match=message) as caught:
+        read_snapshot(path)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 400
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_history_of_more_memory_than_there_is_is_not_replayed() -> None:
+    value = training(1).snapshot()
+    value["device_traces"][0] += [
+        {"action": "segment_unmap", "addr": 2**45 + number * 2**40, "size": 2**40, "stream": 0} for number in range(9)
+    ]
+    assert "more memory than any device has" in text(read_snapshot(value))
+
+
+def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "snapshot.pickle"
+    with path.open("wb") as file:
+        file.truncate(600 * MIB)
+    with pytest.raises(SnapshotError, match=r"has 600 MiB, and at most .* max_entries"):
+        read_snapshot(path)
+    with pytest.raises(SnapshotError, match="cannot be read: No such file"):
+        read_snapshot(tmp_path / "none.pickle")
+    with pytest.raises(SnapshotError, match=r"is a folder with 1 snapshot: read .*snapshot\.pickle"):
+        read_snapshot(tmp_path)
+    path.unlink()
+    with pytest.raises(SnapshotError, match=r"is a folder without a snapshot \(\.pickle or \.pkl\)"):
+        read_snapshot(tmp_path)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_a_damaged_file_gives_a_sentence_or_a_card(data) -> None:
+    content = bytearray(pickle.dumps(training(2).snapshot()))
+    for _ in range(data.draw(st.integers(1, 4))):
+        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        report = read_snapshot(bytes(content))
+    except SnapshotError:
+        return
+    assert repr(report)
+
+
+def test_it_needs_the_standard_library_alone(tmp_path: Path) -> None:
+    """So that it runs in a page, in Pyodide."""
+    path = tmp_path / "snapshot.pickle"
+    path.write_bytes(pickle.dumps(fragmenting().snapshot()))
+    program = f"""
+import sys
+for name in ("numpy", "torch", "matplotlib", "cattrs", "attrs", "tqdm", "yaml", "scipy", "PIL", "jinja2"):
+    sys.modules[name] = None
+from own_program import read_snapshot
+print(read_snapshot({str(path)!r}))
+"""
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert run.returncode == 0, run.stderr
+    assert "expandable_segments:True" in run.stdout
+
+
+def test_what_is_drawn_is_said_in_words() -> None:
+    figure = read_snapshot(training(4).snapshot()).plot()
+    assert re.search(r"up to 142 MiB in use, and 146 MiB reserved", figure.alt), figure.alt

@@ -1,0 +1,264 @@
+"""Anomaly mode in a trace: told by its checks, named first, and what it adds is no reason to change anything else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch.profiler import ProfilerActivity, profile, schedule
+
+from course_utils.lessons.your_own_program import cases
+from own_program.traces import shares as places
+from own_program.traces.report import TraceReport, read_trace
+from tests.own_program.traces.made_up import GEMM, POINTWISE, MadeUp
+
+NODE = "autograd::engine::evaluate_function: "
+ACCUMULATES = "torch::autograd::AccumulateGrad"
+OFF = "switch anomaly mode off"
+
+
+def read(made: MadeUp) -> TraceReport:
+    report = read_trace(made.json())
+    assert isinstance(report, TraceReport)
+    repr(report)
+    return report
+
+
+def check(made: MadeUp, start: float, lasts: float = 30, any_: str = "aten::_is_any_true", tid: int = 1) -> None:
+    """A NaN check as torch 2.13 makes it; `any_` as earlier versions do."""
+    made.op("aten::isnan", start, lasts * 0.3, tid)
+    made.op("aten::ne", start + 1, lasts * 0.2, tid)
+    made.op(any_, start + lasts * 0.3, lasts * 0.4, tid)
+    made.op("aten::item", start + lasts * 0.7, lasts * 0.3, tid)
+    made.op("aten::_local_scalar_dense", start + lasts * 0.7 + 1, 1, tid)
+
+
+def backward(checked: Callable[[int], bool], nodes: int = 10, inside: bool = False, **how: str) -> MadeUp:
+    """Steps of 10 ms: a forward pass of 5 ms, and nodes of 400 us with a check after their work, or inside of it."""
+    made = MadeUp()
+    for number in range(4):
+        made.step(number, 10_000 * number, 10_000)
+        made.op("aten::addmm", 10_000 * number, 5000)
+        for node in range(nodes):
+            start = 10_000 * number + 5000 + 400 * node
+            made.op(NODE + "MmBackward0", start, 400)
+            made.op("MmBackward0", start + 1, 350 if inside else 300)
+            made.op("aten::mm", start + 2, 290)
+            if checked(node):
+                check(made, start + 310, **how)
+            made.op(NODE + ACCUMULATES, start + 400 * nodes, 10)
+            made.op(ACCUMULATES, start + 400 * nodes + 1, 8)
+    return made
+
+
+@pytest.mark.parametrize("any_", ["aten::_is_any_true", "aten::any"])
+def test_anomaly_mode_is_told_by_its_checks_and_bounded_by_them_alone(any_: str):
+    advice = read(backward(lambda node: True, any_=any_)).plan[0]
+    assert (advice.change, advice.lesson) == (OFF, "your_own_program")
+    assert advice.saving == "at most 3% of a step, its checks alone"
+    assert advice.because.startswith("10 NaN checks a step ran in the backward pass: 300 µs a step.")
+    assert "torch.is_anomaly_enabled()" in advice.because
+    assert "with_stack=True" in advice.because
+
+
+def test_stacks_that_the_trace_shows_are_counted():
+    made = backward(lambda node: True)
+    for number in range(4):
+        made.event("python_function", "torch/fx/traceback.py(497): format_stack", 10_000 * number + 10, 4000)
+        made.event("python_function", "mine/traceback.py(7): helper", 10_000 * number + 4100, 500)
+    advice = read(made).plan[0]
+    assert advice.saving == "at most 43% of a step, its checks and stacks alone"
+    assert "with_stack" not in advice.because
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        backward(lambda node: False),
+        backward(lambda node: node == 0),  # a gradient scaler's, or a loss's
+        backward(lambda node: node % 3 == 0),  # a hook on each module, which is several nodes
+        backward(lambda node: True, inside=True),  # a function of the program's own checks in its backward pass
+    ],
+)
+def test_checks_of_the_program_are_no_anomaly_mode(made: MadeUp):
+    assert read(made).plan == ()
+
+
+def test_checks_outside_the_backward_pass_are_no_anomaly_mode():
+    made = backward(lambda node: False)
+    for number in range(4):
+        for parameter in range(20):
+            check(made, 10_000 * number + 9200 + 35 * parameter)
+    assert OFF not in [advice.change for advice in read(made).plan]
+    made = backward(lambda node: True)
+    for number in range(4):
+        check(made, 10_000 * number + 9200)
+    assert read(made).plan[0].because.startswith("10 NaN checks")
+
+
+@pytest.mark.parametrize(("own", "compile_"), [(130, False), (210, True)])
+def test_small_operators_are_counted_without_those_of_the_checks(own: int, compile_: bool):
+    made = MadeUp()
+    for number in range(4):
+        zero = 10_000 * number
+        made.step(number, zero, 10_000)
+        for place in range(own):
+            made.op("aten::view", zero + 20 * place, 10)
+        for node in range(20):
+            start = zero + 4500 + 250 * node
+            made.op(NODE + "MmBackward0", start, 249)
+            made.op("MmBackward0", start + 1, 200)
+            made.op("aten::mm", start + 2, 198)
+            check(made, start + 205)
+    plan = read(made).plan
+    assert [advice.change for advice in plan] == [OFF, *["fuse small operators: compile the model"] * compile_]
+    assert not compile_ or plan[1].because.startswith("250 operators")  # two of each node
+
+
+def test_elementwise_operators_are_not_judged_by_time_in_which_stacks_were_noted():
+    def made(mode: bool) -> MadeUp:
+        made = MadeUp()
+        for number in range(4):
+            made.step(number, 1000 * number, 1000)
+            for place in range(6):
+                made.op("aten::mul", 1000 * number + 100 * place, 100)
+            made.op(NODE + "MulBackward0", 1000 * number + 600, 400)
+            made.op("MulBackward0", 1000 * number + 601, 300)
+            made.op("aten::mm", 1000 * number + 602, 298)
+            if mode:
+                check(made, 1000 * number + 905)
+        return made
+
+    assert [advice.change for advice in read(made(True)).plan] == [OFF]
+    assert [advice.change for advice in read(made(False)).plan] == ["fuse elementwise operators: compile the model"]
+
+
+def test_pythons_own_time_does_not_come_before_anomaly_mode():
+    made = backward(lambda node: True)
+    for event in made.events:
+        if event["name"] == "aten::addmm":
+            event["dur"] = 3000
+    report = read(made)
+    assert "In 30% of the time nothing was recorded" in " ".join(report.card().notes)
+    assert report.card().words.endswith(f"). To change first: {OFF}.")
+
+
+def test_a_small_bound_comes_first_all_the_same():
+    made = backward(lambda node: True)
+    for number in range(4):
+        made.mark("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 10_000 * number + 9150, 800)
+    plan = read(made).plan
+    assert [advice.change for advice in plan] == [OFF, "load batches in worker processes (num_workers)"]
+    assert (plan[0].saves or 0) < (plan[1].saves or 0)
+
+
+# On a GPU
+
+
+def gpu(mode: bool, nodes: int = 10, late: float = 0) -> MadeUp:
+    """Steps of 10 ms: kernels launched ahead; then nodes, each with a kernel, and a check that waits for it."""
+    made = MadeUp()
+    for number in range(4):
+        zero = 10_000 * number
+        made.step(number, zero, 10_000)
+        for place in range(10):
+            made.work(GEMM, zero + 10 + 500 * place, 500, launched=zero + 3 + 5 * place)
+        made.op("aten::item", zero + 100, 4950)  # the program reads its loss
+        made.event("cuda_runtime", "cudaStreamSynchronize", zero + 105, 4920)
+        for node in range(nodes):
+            start = zero + 5050 + late + 490 * node
+            made.op(NODE + "MmBackward0", start, 490, tid=2)
+            made.op("MmBackward0", start + 1, 20, tid=2)
+            made.work(GEMM, start + 10, 300 if mode else 475, launched=start + 5, tid=2)
+            if mode:
+                check(made, start + 30, 450, tid=2)
+                made.work(POINTWISE, start + 310, 65, launched=start + 40, tid=2)
+                made.work(POINTWISE, start + 375, 65, launched=start + 60, tid=2)
+                copy = "Memcpy DtoH (Device -> Pageable)"
+                made.copy(copy, start + 442, 2, launched=start + 440, tid=2)
+                made.event("cuda_runtime", "cudaStreamSynchronize", start + 443, 10, tid=2)
+    return made
+
+
+def test_on_a_gpu_the_waits_of_the_checks_are_theirs():
+    report = read(gpu(mode=True))
+    assert [advice.change for advice in report.plan] == [OFF]
+    # Of a node's 490 us, 300 compute. The rest is the check's work, or idle because of it.
+    assert report.plan[0].saves == pytest.approx(10 * 190 / 10_000, abs=0.005)
+    assert report.plan[0].because.startswith("10 NaN checks a step")
+    assert places.CHECK in {wait.operator for wait in report.reading.devices[0].waits}
+    assert report.reading.devices[0].launches == 4 * 20
+
+
+@pytest.mark.parametrize("own", [3000, 30_000])
+def test_the_hosts_own_work_after_the_last_check_is_none_of_it(own: int):
+    made = MadeUp()
+    lasts = 10_000 + own
+    events = gpu(mode=True).events
+    for event in events:
+        if "ts" in event:
+            number, within = divmod(event["ts"] - made.zero, 10_000)
+            event = event | {"ts": made.zero + number * lasts + within}
+            event |= {"dur": lasts} if event["name"].startswith("ProfilerStep") else {}
+        made.events.append(event)
+    for number in range(4):
+        made.event("python_function", "data.py(8): augment", number * lasts + 9960, own, tid=1)
+    report = read(made)
+    assert "most of that time in data.py(8): augment," in report.plan[1].because
+    slow = "find what the CPU does between its launches, and do less of it"
+    assert [advice.change for advice in report.plan] == [OFF, slow]
+    assert (report.plan[0].saves or 0) * lasts == pytest.approx(1900, abs=150)
+    assert (report.plan[1].saves or 0) * lasts == pytest.approx(own, abs=150)
+
+
+def test_a_wait_of_the_program_is_named_beside_those_of_the_checks():
+    report = read(gpu(mode=True, nodes=8, late=300))
+    device = report.reading.devices[0]
+    assert device.waits[0].operator == places.CHECK
+    assert [advice.change for advice in report.plan] == [OFF, "let the program run ahead of the GPU"]
+    assert "waited for it in aten::item (cudaStreamSynchronize), and" in report.plan[1].because
+
+
+def test_a_gpu_without_anomaly_mode_has_no_such_entry():
+    report = read(gpu(mode=False))
+    assert report.plan == ()
+
+
+def test_late_launches_are_no_reason_to_compile_where_stacks_make_them_late():
+    made = gpu(mode=True)
+    for number in range(4):
+        zero = 10_000 * number + 40_000
+        made.step(number + 4, zero, 10_000)
+        for place in range(100):
+            made.op("aten::mm", zero + 100 * place, 99)
+            made.work(GEMM, zero + 100 * place + 90, 20, launched=zero + 100 * place + 85)
+    assert (read(made).plan[0].saves or 0) < 0.2
+    assert "compile" not in " ".join(advice.change for advice in read(made).plan)
+    for number in range(4, 8):  # where the stacks are seen, the GPU's wait for them counts
+        for place in range(100):
+            frame = "torch/fx/traceback.py(497): format_stack"
+            made.event("python_function", frame, 10_000 * number + 100 * place + 15, 60)
+    assert read(made).plan[0].saves == pytest.approx(0.6, abs=0.01)
+
+
+# What torch itself writes
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_the_lessons_switch_is_named_in_a_real_trace(on: bool, tmp_path: Path):
+    path = tmp_path / "trace.json"
+    call = cases.steps(mended=not on)
+    with profile(
+        activities=[ProfilerActivity.CPU],
+        schedule=schedule(wait=1, warmup=1, active=3, repeat=1),
+        on_trace_ready=lambda done: done.export_chrome_trace(str(path)),
+    ) as profiler:
+        for _ in range(5):
+            call()
+            profiler.step()
+    plan = read_trace(path).plan
+    assert (OFF in [advice.change for advice in plan[:1]]) == on
+    assert (OFF in [advice.change for advice in plan]) == on
+    assert not torch.is_anomaly_enabled()

@@ -1,0 +1,235 @@
+"""Files that people bring: cut, damaged, foreign, hostile, huge."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import pickle
+import tracemalloc
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from own_program import command
+from own_program.traces import events
+from own_program.traces.events import KERNEL, TraceError, read_events
+from own_program.traces.report import read_trace
+from tests.own_program.traces.made_up import GEMM, MadeUp, busy_steps
+
+WHOLE = busy_steps().json()
+STEP = json.dumps({"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#1", "ts": 0, "dur": 5, "tid": 1})
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "is empty"),
+        (b"   \n", "is empty"),
+        (pickle.dumps({"segments": []}), "`course snapshot`"),
+        (b"PK\x03\x04 archive.zip", "a zip archive .*, not a trace"),
+        (b"SQLite format 3\x00", "Nsight"),
+        (b"\x89PNG\r\n", "an image"),
+        (b"<!DOCTYPE html><html>", "a page or XML"),
+        (b"\x28\xb5\x2f\xfd....", "zstd"),
+        (b"step,seconds\n1,2\n", "is not JSON"),
+        (b'{"a": 1}', "has no traceEvents"),
+        (b'{"device_traces": [], "segments": []}', "looks like a memory snapshot"),
+        (b'{"traceEvents": []}', "without events"),
+        (b'{"traceEvents": {}}', "has no traceEvents"),
+        (b'{"traceEvents": [', "breaks off before its first event"),
+        (b'{"schemaVersion": 1, "deviceProperties": [{"id"', "breaks off before its first event"),
+        (b'{"traceEvents": [' + STEP.encode() + b", ", "ends in the middle, before anything that takes time"),
+        (b"[]", "without events"),
+        (b'[{"ph": "X", "cat": "toplevel", "name": "RunTask", "ts": 1, "dur": 2}]', "not one of torch.profiler"),
+        (b'{"traceEvents": [1, "x", null, [], {}]}', "without events"),
+        (b'{"traceEvents": [{"ph": "X", "cat": "kernel", "name": "k", "ts": NaN, "dur": 1}]}', "has a time"),
+        (b'{"traceEvents": [{"ph": "X", "cat": "kernel", "name": "k", "ts": 1, "dur": -1}]}', "has a time"),
+        (b'{"traceEvents": [{"ph": "X", "cat": "kernel", "name": "k", "ts": 1e300, "dur": 1}]}', "has a time"),
+        (b'{"traceEvents": [{"ph": "X", "cat": "kernel", "name": "k", "ts": "soon", "dur": 1}]}', "has a time"),
+        (b'{"traceEvents": [{"ph": "X", "cat": "kernel", "name": "k", "ts": 1, "dur": 0}]}', "took any time"),
+        (b'{"traceEvents": ' + b"[" * 200_000, "without events|before its first event|nested too deeply"),
+        (b'{"traceEvents": [{"args": ' + b"[" * 200_000 + b"]}", "nested too deeply"),
+        (b"\x1f\x8b\x08 cut off", "is damaged, and no trace"),
+        (gzip.compress(b"", mtime=0)[:12], "is damaged, and no trace"),
+    ],
+)  # fmt: skip
+def test_what_is_no_trace_is_refused_in_one_sentence(content: bytes, message: str, tmp_path: Path):
+    path = tmp_path / "brought.json"
+    path.write_bytes(content)
+    with pytest.raises(TraceError, match=message) as refused:
+        read_trace(path)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_missing_file_and_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(TraceError, match="No such file"):
+        read_trace(tmp_path / "none.json")
+    with pytest.raises(TraceError, match="folder without a trace"):
+        read_trace(tmp_path)
+    for rank, folder in enumerate(("with 1 trace: read", "with 2 traces: read one at a time, such as")):
+        (tmp_path / f"rank{rank}.json").write_bytes(WHOLE)
+        with pytest.raises(TraceError, match=rf"is a folder {folder} .*rank0\.json\."):
+            read_trace(tmp_path)
+    assert command.main(["trace", str(tmp_path / "none.json")]) == 1
+    assert "No such file" in capsys.readouterr().err
+    assert command.main(["trace", str(tmp_path / "rank0.json")]) == 0
+    assert capsys.readouterr().out.startswith("Nothing stands out")
+
+
+def test_a_file_that_ends_in_the_middle_is_read_up_to_there():
+    for content in (WHOLE[: len(WHOLE) * 2 // 3], gzip.compress(WHOLE)[:-30], gzip.compress(WHOLE[:-400])):
+        trace = read_events(content)
+        assert 0 < len(trace.events[KERNEL]) <= 16
+        (flaw,) = trace.flaws
+        assert "ends in the middle" in flaw
+        assert flaw in read_trace(content).card().warning
+    assert read_events(WHOLE).flaws == []
+    assert read_events(gzip.compress(WHOLE[:900]) + gzip.compress(WHOLE[900:])).flaws == []
+
+
+@settings(max_examples=60)
+@given(st.integers(0, len(WHOLE)), st.binary(max_size=6))
+def test_damage_anywhere_gives_an_answer_or_a_sentence(at: int, what: bytes):
+    for content in (WHOLE[:at], WHOLE[:at] + what + WHOLE[at + len(what) :]):
+        try:
+            repr(read_trace(content))
+        except TraceError as error:
+            assert "\n" not in str(error)  # noqa: PT017 - not every example fails
+
+
+def test_damaged_events_are_left_out_and_counted():
+    content = WHOLE.replace(b'"name": "ProfilerStep#6"', b'"name": "Profiler\\Step#6"', 1)
+    trace = read_events(content)
+    assert trace.flaws == ["1 events were left out: they are damaged."]
+    assert len(trace.events[KERNEL]) == 16
+
+
+def test_numbers_that_json_has_not_are_read_as_versions_of_kineto_wrote_them():
+    made = busy_steps()
+    for event in made.events:
+        if event.get("cat") == "kernel":
+            event["args"]["est. achieved occupancy %"] = "HERE"
+    for word in (b"inf", b"-nan", b"Infinity", b"NaN"):
+        trace = read_events(made.json().replace(b'"HERE"', word))
+        assert trace.flaws == []
+        assert len(trace.events[KERNEL]) == 16
+
+
+def test_events_without_a_time_are_counted_and_numbers_in_quotes_are_read():
+    made = busy_steps()
+    kernels = [event for event in made.events if event.get("cat") == "kernel"]
+    kernels[0]["ts"], kernels[1]["dur"], kernels[2]["ts"] = None, -5, 10**400
+    kernels[3]["ts"] = str(kernels[3]["ts"])
+    trace = read_events(made.json())
+    assert trace.flaws == ["3 events were left out: their time is missing, negative or no number."]
+    assert len(trace.events[KERNEL]) == 13
+
+
+def test_odd_arguments_do_no_harm():
+    made = busy_steps()
+    for place, event in enumerate(made.events):
+        event["args"] = [None, [], "x", {"device": [], "stream": {}, "correlation": {}}, {"device": True}][place % 5]
+        event["tid"] = {"a": 1}
+    repr(read_trace(made.json()))
+
+
+def test_the_header_may_stand_after_the_events_and_a_list_of_events_is_a_trace():
+    made = busy_steps()
+    after = json.dumps({"traceEvents": made.events, "distributedInfo": {"rank": 1, "world_size": 2}}).encode()
+    assert read_events(after).rank == "rank 1 of 2"
+    assert len(read_events(json.dumps(made.events).encode()).events[KERNEL]) == 16
+    assert len(read_events(b"\xef\xbb\xbf" + WHOLE).events[KERNEL]) == 16
+
+
+def test_pieces_may_end_anywhere(monkeypatch: pytest.MonkeyPatch):
+    expected = read_events(WHOLE).events
+    for size in (1, 7, 64, 1001):
+        monkeypatch.setattr(events, "_PIECE", size)
+        assert read_events(WHOLE).events == expected
+        assert read_events(gzip.compress(WHOLE)).events == expected
+
+
+def test_a_long_trace_is_never_held_as_text():
+    other = json.dumps({"ph": "f", "cat": "ac2g", "name": "x" * 400, "ts": 1, "id": 1}).encode()
+    content = WHOLE[:-2] + (b"," + other) * 40_000 + b"]}"
+    packed = gzip.compress(content, 1)
+    assert len(content) > 15 << 20
+    tracemalloc.start()
+    try:
+        trace = read_events(packed)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert len(trace.events[KERNEL]) == 16
+    assert peak < 8 << 20
+
+
+def test_too_much_is_refused(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(events, "_MOST_TEXT", 1000)
+    with pytest.raises(TraceError, match="record fewer steps"):
+        read_events(WHOLE)
+    monkeypatch.setattr(events, "_MOST_TEXT", 1 << 30)
+    monkeypatch.setattr(events, "_MOST_EVENTS", 20)
+    with pytest.raises(TraceError, match="record fewer steps"):
+        read_events(WHOLE)
+
+
+def test_a_small_file_that_unpacks_to_much_is_refused_early(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(events, "_MOST_TEXT", 4 << 20)
+    bomb = gzip.compress(b'{"traceEvents": [' + b" " * (64 << 20))
+    assert len(bomb) < 1 << 20
+    tracemalloc.start()
+    try:
+        with pytest.raises(TraceError, match="record fewer steps"):
+            read_events(bomb)
+        assert tracemalloc.get_traced_memory()[1] < 24 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_times_keep_their_fractions():
+    made = MadeUp(zero=3_923_968_026_555.0)
+    made.step(1, 0, 100)
+    made.work(GEMM, 10.25, 50.5, launched=5)
+    (kernel,) = read_events(made.json()).events[KERNEL]
+    assert kernel.start == pytest.approx(10.25, abs=0.001)
+    assert kernel.end - kernel.start == pytest.approx(50.5, abs=0.001)
+
+
+def test_a_terminal_sees_how_far_reading_is(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    monkeypatch.setattr(events, "_QUIET_S", 0.0)
+    monkeypatch.setattr(events, "_PIECE", 512)
+    read_events(WHOLE)
+    assert capsys.readouterr().err == ""  # a log file sees nothing
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    read_events(WHOLE)
+    assert "reading the file" in capsys.readouterr().err
+
+
+def test_a_recording_of_nothing_is_one_of_torch():
+    span = {"ph": "X", "cat": "Trace", "name": "PyTorch Profiler (0)", "ts": 1, "dur": 2, "pid": "Spans", "tid": "x"}
+    with pytest.raises(TraceError, match="without events"):
+        read_events(json.dumps({"schemaVersion": 1, "traceEvents": [span]}).encode())
+
+
+def test_an_execution_trace_is_named():
+    with pytest.raises(TraceError, match="looks like an execution trace"):
+        read_events(b'{"schema": "1.1.1-chakra.0.0.4", "nodes": [{"id": 1, "name": "aten::mm"}]}')
+
+
+def test_a_mark_with_an_absurd_number_is_no_step():
+    mark = {"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#" + "9" * 5000, "ts": 0, "dur": 5, "tid": 1}
+    op = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "ts": 0, "dur": 5, "tid": 1}
+    assert "no step is marked" in read_trace(json.dumps({"traceEvents": [mark, op]}).encode()).card().provenance
+
+
+def test_what_lies_before_the_damage_of_a_compressed_file_is_read():
+    made = busy_steps(count=400)
+    packed = bytearray(made.gz())
+    assert len(packed) > 20_000
+    packed[-4:-1] = b"\xff\xff\xff"  # the length at its end does not agree
+    trace = read_events(bytes(packed))
+    assert len(trace.events[KERNEL]) > 0.5 * 1600
+    assert "damaged" in trace.flaws[0]

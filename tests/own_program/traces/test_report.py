@@ -1,0 +1,1147 @@
+"""What a trace's card says, against numbers that are known since the trace was made up."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from course_utils.show.advice import Advice
+from own_program.traces import shares as places
+from own_program.traces.cpu import COMMUNICATION, LOADING, PYTHON_CODE
+from own_program.traces.names import is_own_code
+from own_program.traces.report import TraceError, TraceReport, read_trace
+from tests.own_program.traces.made_up import (
+    ALL_GATHER,
+    ALL_REDUCE,
+    GEMM,
+    POINTWISE,
+    SEND_RECV,
+    TO_GPU,
+    MadeUp,
+    busy_steps,
+)
+
+
+def read(made: MadeUp, **header: Any) -> TraceReport:
+    report = read_trace(made.json(**header))
+    assert isinstance(report, TraceReport)
+    for column in report.reading.columns:
+        for shares in column.shares:
+            assert sum(shares.places.values()) == pytest.approx(shares.lasts, abs=0.05)
+    repr(report)
+    report._repr_html_()
+    return report
+
+
+def only(report: TraceReport) -> Advice:
+    (advice,) = report.plan
+    return advice
+
+
+def share(report: TraceReport, place: str, column: int = 0) -> float:
+    return report.reading.columns[column].share(lambda shares: shares.get(place))
+
+
+# Nothing is wrong
+
+
+def test_a_busy_gpu_gets_no_advice():
+    report = read(busy_steps())
+    assert report.plan == ()
+    assert report.card().words == "Nothing stands out: the GPU computes for 100% of a step (1.00 ms)."
+    assert report.card().warning == ""
+
+
+def test_hidden_communication_and_small_losses_are_no_advice():
+    made = busy_steps(count=4)
+    for number in range(4):
+        made.work(ALL_REDUCE, 1000 * number + 1100, 600, launched=1000 * number + 50, stream=20)
+    report = read(made)
+    assert report.plan == ()
+    assert share(report, places.HIDDEN) == pytest.approx(0.6)
+    assert share(report, places.SENDS) == 0
+    assert "Nothing stands out" in report.card().words
+
+
+def test_loading_beside_a_busy_gpu_costs_nothing():
+    made = busy_steps()
+    for number in range(4):
+        made.mark("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", 1000 * number + 100, 800)
+    assert read(made).plan == ()
+
+
+# One thing is wrong
+
+
+def dry(gap: float, count: int = 3, **fill: Any) -> MadeUp:
+    """Steps of 1000 us; each begins with a stretch of idle GPU, whose cause the caller adds."""
+    made = MadeUp()
+    for number in range(count):
+        start = 1000.0 * number
+        made.step(number, start, 1000)
+        made.work(GEMM, start + gap, 1000 - gap, launched=start + gap - 3, **fill)
+    return made
+
+
+def test_late_launches_are_the_gpus_wait_for_the_host():
+    made = MadeUp()
+    for number in range(4):
+        made.step(number, 1000 * number, 1000)
+        for kernel in range(10):
+            start = 1000 * number + 100 * kernel
+            made.work(GEMM, start + 40, 60, launched=start + 35)
+    report = read(made)
+    advice = only(report)
+    assert share(report, places.LAUNCH) == pytest.approx(0.4)
+    assert (advice.lesson, advice.saving) == ("torch_compile", "at most 40% of a step")
+    assert "of 10 a step" in advice.because
+
+
+def test_waiting_for_data_is_told_from_waiting_for_launches():
+    made = dry(300)
+    for number in range(3):
+        made.mark("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 1000 * number, 250)
+    report = read(made)
+    assert share(report, places.DATA) == pytest.approx(0.25)
+    assert share(report, places.LAUNCH) == pytest.approx(0.05)
+    assert [advice.lesson for advice in report.plan] == ["data_loading", "torch_compile"]
+    assert "do not add up" in " ".join(report.card().notes)
+
+
+def test_a_synchronisation_is_named_with_its_operator_and_line():
+    made = MadeUp()
+    for number in range(4):
+        start = 1000.0 * number
+        made.step(number, start, 1000)
+        made.work(GEMM, start + 10, 690, launched=start + 5)
+        made.event("python_function", "train.py(42): train", start + 1, 998)
+        made.event("python_function", "/usr/lib/python3.11/site-packages/torch/_tensor.py(9): item", start + 15, 690)
+        made.op("aten::item", start + 20, 682)
+        made.op("aten::_local_scalar_dense", start + 21, 680)
+        made.event("cuda_runtime", "cudaStreamSynchronize", start + 25, 676)
+        made.work(GEMM, start + 900, 100, launched=start + 895)
+    report = read(made)
+    advice = only(report)
+    assert advice.lesson == "host_device_syncs"
+    assert "in aten::item (cudaStreamSynchronize), train.py(42): train" in advice.because
+    assert advice.saves == pytest.approx(0.2, abs=0.001)
+    assert "cudaStreamSynchronize" in repr(report.card().numbers)
+
+
+def test_copies_from_pageable_memory():
+    made = dry(200)
+    for number in range(3):
+        made.copy(TO_GPU, 1000 * number + 20, 160, launched=1000 * number + 5, call_lasts=190)
+    advice = only(read(made))
+    assert advice.lesson == "pinned_memory"
+    assert advice.saves == pytest.approx(0.195, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("name", "place", "lesson"),
+    [
+        ("Memcpy HtoD (Pinned -> Device)", places.PINNED, "pinned_memory"),
+        ("Memcpy DtoH (Device -> Pinned)", places.TO_HOST, "host_device_syncs"),
+        ("Memcpy DtoD (Device -> Device)", places.WITHIN, None),
+        ("Memcpy HtoD (Host -> Device)", places.PINNED, "pinned_memory"),  # ROCm does not say which memory
+        ("CopyHostToDevice", places.PINNED, "pinned_memory"),
+    ],
+)
+def test_copies_by_their_kind(name: str, place: str, lesson: str | None):
+    made = MadeUp()
+    for number in range(3):
+        made.step(number, 1000 * number, 1000)
+        made.copy(name, 1000 * number + 1000, 100, launched=1000 * number + 5)
+        made.work(GEMM, 1000 * number + 1100, 900, launched=1000 * number + 10)
+    report = read(made)
+    assert share(report, place) == pytest.approx(0.1)
+    assert [advice.lesson for advice in report.plan] == ([lesson] if lesson else [])
+
+
+@pytest.mark.parametrize(
+    ("kernel", "lesson", "word"),
+    [
+        (ALL_REDUCE, "ddp", "all_reduce"),
+        (ALL_GATHER, "fsdp", "all_gather"),
+        ("ncclKernel_ReduceScatter_RING_LL_Sum_half(ncclWorkElem)", "fsdp", "reduce_scatter"),
+    ],
+)
+def test_communication_that_nothing_hides(kernel: str, lesson: str, word: str):
+    made = MadeUp()
+    for number in range(3):
+        start = 1000 * number
+        made.step(number, start, 1000)
+        made.work(GEMM, start + 1000, 800, launched=start + 5)
+        made.work(kernel, start + 1500, 500, launched=start + 6, stream=20)
+    report = read(made)
+    advice = only(report)
+    assert share(report, places.SENDS) == pytest.approx(0.2)
+    assert share(report, places.HIDDEN) == pytest.approx(0.3)
+    assert (advice.lesson, advice.saving) == (lesson, "at most 20% of a step")
+    assert advice.because.startswith(f"Communication ({word}) ran")
+
+
+@pytest.mark.parametrize(
+    ("asked_by", "argument", "word"),
+    [
+        ((), "", "send and receive, or all_to_all"),
+        (("nccl:all_to_all",), "", "all_to_all"),
+        (("nccl:send 0->1",), "", "send and receive"),
+        (("nccl:gather",), "", "gather"),
+        (("nccl:all_reduce",), "", "all_reduce"),  # as old versions of NCCL have it
+        (("c10d::alltoall_base_", "record_param_comms"), "", "all_to_all"),
+        (("c10d::alltoall_base_", "nccl:coalesced"), "", "all_to_all"),
+        (("my broadcast",), "", "send and receive, or all_to_all"),  # an annotation of the user's
+        (("nccl:coalesced",), "all_to_allv", "all_to_all"),
+        (("nccl:coalesced",), "recv", "send and receive"),
+    ],
+)
+def test_who_asked_for_a_kernel_says_which_collective_it_is(asked_by: tuple[str, ...], argument: str, word: str):
+    made = MadeUp()
+    for number in range(3):
+        start = 1000 * number
+        made.step(number, start, 1000)
+        made.work(GEMM, start + 1000, 800, launched=start + 5)
+        for place, name in enumerate(asked_by):
+            made.event("user_annotation" if ":" in name else "cpu_op", name, start + 10 + place, 20 - 2 * place)
+        made.mark("nccl:broadcast", start + 10, 20, tid=2)
+        made.work(SEND_RECV, start + 1500, 500, launched=start + 15, stream=20)
+        made.events[-1]["args"]["Collective name"] = argument
+    assert only(read(made)).because.startswith(f"Communication ({word}) ran")
+
+
+@pytest.mark.parametrize(
+    ("kernel", "saves"),
+    [
+        ("ampere_sgemm_128x64_tn", 1.0),
+        ("volta_scudnn_128x64_relu_interior_nn_v1", 1.0),
+        ("Cijk_Ailk_Bljk_SB_MT128x128x16_MI32x32x2x1", 1.0),
+        ("cutlass_80_tensorop_s1688gemm_128x128_32x3_nn_align4", 0.5),
+        ("sm80_xmma_gemm_f32f32_tf32f32_f32_tn_n_tilesize128x128x16", 0.5),
+        ("ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_32x5_tn", None),
+        ("volta_fp16_s884gemm_fp16_128x128_ldg8_f2f_nn", None),
+        ("turing_h1688gemm_128x128_ldg8_stages_32x1_nn", None),
+        ("Cijk_Ailk_Bljk_HHS_BH_MT128x128x32", None),
+        ("nvjet_tst_192x192_64x3_2x1_v_bz_coopB_NNN", None),
+    ],
+)
+def test_matrix_products_in_single_precision(kernel: str, saves: float | None):
+    report = read(busy_steps(kernel=kernel))
+    assert [(advice.lesson, advice.saves) for advice in report.plan] == ([("mixed_precision", saves)] if saves else [])
+
+
+SOFTMAX = "void (anonymous namespace)::softmax_warp_forward<float, float, float, 10, {}, false>(float*, float const*)"
+
+
+@pytest.mark.parametrize(
+    ("kernel", "naive"),
+    [
+        (SOFTMAX.format("false"), True),
+        ("void at::native::(anonymous namespace)::cunn_SoftMaxForward<4, float, float, float>(float*)", True),
+        (SOFTMAX.format("true"), False),  # a log-softmax: the loss
+        (
+            "void at::native::cunn_SoftMaxForward<4, float, float, float, at::native::LogSoftMaxForwardEpilogue>()",
+            False,
+        ),
+        ("void pytorch_flash::flash_fwd_kernel<softmax>(Flash_fwd_params)", False),
+    ],
+)
+def test_attention_in_single_kernels(kernel: str, naive: bool):
+    made = MadeUp()
+    for number in range(3):
+        start = 1000 * number
+        made.step(number, start, 1000)
+        for place, name in enumerate((GEMM, kernel, "dropout", GEMM, "layer_norm", "layer_norm", "layer_norm", "x")):
+            made.work(name, start + 1000 + 125 * place, 125, launched=start + place)
+    assert [(advice.lesson, advice.saves) for advice in read(made).plan] == (
+        [("flash_attention", 0.5)] if naive else []
+    )
+
+
+@pytest.mark.parametrize(
+    ("kernel", "plain"),
+    [
+        ("void at::native::(anonymous namespace)::multi_tensor_apply_kernel<BinaryOpListAlphaFunctor<float>>()", True),
+        ("void at::native::(anonymous namespace)::multi_tensor_apply_kernel<FusedAdamMathFunctor<float, 4>>()", False),
+    ],
+)
+def test_an_optimizer_that_is_not_fused(kernel: str, plain: bool):
+    made = MadeUp()
+    for number in range(3):
+        start = 1000 * number
+        made.step(number, start, 1000)
+        made.work(GEMM, start + 1000, 800, launched=start + 1)
+        made.mark("Optimizer.step#AdamW.step", start + 100, 50)
+        for place in range(5):
+            made.work(kernel, start + 1800 + 40 * place, 40, launched=start + 101 + 5 * place)
+    report = read(made)
+    assert [(a.lesson, a.saves) for a in report.plan] == ([("torch_compile", pytest.approx(0.2))] if plain else [])
+
+
+def test_runs_of_elementwise_kernels_and_not_single_ones():
+    def made(names: tuple[str, ...]) -> TraceReport:
+        made = MadeUp()
+        for number in range(3):
+            made.step(number, 1000 * number, 1000)
+            for place, name in enumerate(names):
+                made.work(name, 1000 * number + 1000 + 200 * place, 200, launched=1000 * number + place)
+        return read(made)
+
+    assert [(a.lesson, a.saves) for a in made((GEMM, POINTWISE, POINTWISE, GEMM, GEMM)).plan] == [
+        ("torch_compile", pytest.approx(0.4))
+    ]
+    assert made((GEMM, POINTWISE, GEMM, POINTWISE, GEMM)).plan == ()
+
+
+def test_memory_that_is_allocated_in_every_step():
+    made = dry(300)
+    for number in range(3):
+        made.event("cuda_runtime", "cudaMalloc", 1000 * number + 10, 200)
+    report = read(made)
+    assert report.plan[0].lesson == "caching_allocator"
+    assert report.plan[0].saves == pytest.approx(0.2)
+
+
+# Steps
+
+
+def test_kinds_of_steps_are_not_averaged():
+    made = MadeUp()
+    for number in range(6):
+        start = 1000 * number
+        made.step(number + 10, start, 1000)
+        made.work(GEMM, start + 1000, 900 if number % 2 else 960, launched=start + 5)
+        sends = 100 if number % 2 else 40
+        made.work(ALL_REDUCE, start + 2000 - sends, sends, launched=start + 9, stream=20)
+        for extra in range(number % 2 * 3):
+            made.work("update", start + 1000 + extra, 1, launched=start + 12)
+    report = read(made)
+    assert {column.name for column in report.reading.columns} == {"steps 11, 13 and 15", "steps 10, 12 and 14"}
+    assert only(report).saving == "at most 10% of steps 11, 13 and 15, and at most 4% of steps 10, 12 and 14"
+    text = repr(report)
+    assert "steps 11, 13 and 15" in text
+    assert "7%" not in text  # their mean
+
+
+def test_a_first_step_that_warms_up_and_a_last_one_that_is_cut_are_left_out():
+    made = busy_steps(count=5)
+    made.events = [e for e in made.events if not (e.get("cat") == "kernel" and e["ts"] - made.zero >= 5250)]
+    report = read(made)
+    assert report.reading.columns[0].name == "steps 5 to 8"
+    assert "Step 9, the last, is left out" in " ".join(report.card().notes)
+
+    slow = MadeUp()
+    for number, (start, lasts) in enumerate(((0, 9000), (9000, 1000), (10_000, 1000), (11_000, 1000))):
+        slow.step(number, start, lasts)
+        slow.work(GEMM, start + 10_000, lasts, launched=start + 5)
+    report = read(slow)
+    assert report.reading.columns[0].name == "steps 1 to 3"
+    assert "Step 0, the first, is left out: it is slower" in " ".join(report.card().notes)
+
+
+def test_the_span_that_was_read_is_named():
+    made = busy_steps(count=3)
+    for number in range(3):
+        # What the GPU's side marks is a part of the step: Python's thread alone.
+        made.event("gpu_user_annotation", f"ProfilerStep#{number + 5}", 1000 * number + 1000, 250, 7, device=0)
+    card = read(made).card()
+    assert "Steps as the GPU saw them: from the first work of a step to the first of the next" in card.provenance
+    assert "marks on the GPU's side last 0.25 ms, the CPU's 1 ms" in card.provenance
+    assert "1.00 ms" in card.words
+
+
+def test_marks_on_the_gpus_side_serve_where_no_call_was_recorded():
+    made = MadeUp()
+    for number in range(3):
+        made.event("gpu_user_annotation", f"ProfilerStep#{number}", 1000 * number, 950, 7, device=0)
+        made.work(GEMM, 1000 * number, 700)
+    report = read(made)
+    assert "marks on the GPU's side" in report.card().provenance
+    assert share(report, places.UNKNOWN) > 0.2
+    assert report.plan == ()
+    assert "No launches were recorded" in report.card().warning
+
+
+def test_the_start_of_a_program_is_no_late_launch():
+    made = MadeUp()
+    made.event("cuda_runtime", "cudaDeviceGetStreamPriorityRange", 0, 5_000_000)
+    for place in range(20):
+        made.work(f"kernel_{place}", 5_100_000 + 100_000 * place, 100, launched=5_099_990 + 100_000 * place)
+    report = read(made)
+    assert report.plan == ()
+    assert share(report, places.START) > 0.99
+    assert "No step is marked" in report.card().warning
+    assert "schedule(" in report.card().warning
+
+
+def test_without_steps_late_launches_of_known_kernels_still_count():
+    made = MadeUp()
+    for place in range(50):
+        made.work(GEMM, 100 * place + 60, 40, launched=100 * place + 55)
+    advice = only(read(made))
+    assert advice.lesson == "torch_compile"
+    assert advice.saving.endswith("of the recording")
+    assert advice.saves == pytest.approx(0.6, abs=0.02)
+
+
+def test_an_idle_gpu_whose_kernel_was_launched_gives_no_advice_but_a_warning():
+    made = MadeUp()
+    for number in range(3):
+        made.step(number, 1000 * number, 1000)
+        made.work(GEMM, 1000 * number + 1000, 300, launched=1000 * number + 1)
+        made.work(GEMM, 1000 * number + 1700, 300, launched=1000 * number + 2)
+    report = read(made)
+    assert report.plan == ()
+    assert share(report, places.QUEUED) == pytest.approx(0.4)
+    assert "kernels are missing" in report.card().warning
+
+
+# Devices and makers
+
+
+def test_several_gpus_in_one_trace_each_have_a_column():
+    made = MadeUp()
+    for number in range(4):
+        start = 1000 * number
+        made.step(number, start, 1000)
+        made.work(GEMM, start + 1000, 1000, launched=start + 1)
+        made.work(GEMM, start + 1010, 500, launched=start + 3, device=1)
+        made.work(ALL_REDUCE, start + 1510, 490, launched=start + 4, device=1)
+    report = read(made)
+    assert [column.name for column in report.reading.columns] == ["GPU 0, steps 0 to 3", "GPU 1, steps 0 to 3"]
+    assert "GPU 1, steps 0 to 3" in only(report).saving
+    assert share(report, places.SENDS, 1) == pytest.approx(0.49, abs=0.01)
+
+
+def test_the_header_names_rank_and_gpu():
+    header = {"distributedInfo": {"rank": 3, "world_size": 8}, "deviceProperties": [{"id": 0, "name": "AMD MI300X"}]}
+    assert "rank 3 of 8, AMD MI300X" in read(busy_steps(), **header).card().provenance
+    odd = {"distributedInfo": "none", "deviceProperties": [3, {"name": 4}]}
+    assert read(busy_steps(), **odd).plan == ()
+
+
+@pytest.mark.parametrize(
+    ("cat", "call_cat", "call"),
+    [
+        ("kernel", "cuda_runtime", "hipLaunchKernel"),
+        ("Kernel", "Runtime", "cudaLaunchKernel"),  # torch 1.8
+        ("kernel", "cuda_driver", "cuLaunchKernelEx"),
+        ("kernel", "xpu_runtime", "urEnqueueKernelLaunch"),
+        ("kernel", "privateuse1_runtime", "launch"),
+        ("mtia_ccp_events", "mtia_runtime", "launch"),
+    ],
+)
+def test_traces_of_other_makers_and_versions(cat: str, call_cat: str, call: str):
+    made = MadeUp()
+    for number in range(3):
+        made.event("Operator", f"ProfilerStep#{number}", 1000 * number, 1000)
+        made.work(GEMM, 1000 * number + 400, 600, launched=1000 * number + 395, cat=cat, call_cat=call_cat, call=call)
+    report = read(made)
+    assert share(report, places.COMPUTE) == pytest.approx(0.6)
+    assert only(report).saves == share(report, places.LAUNCH) == pytest.approx(0.4)
+
+
+# The CPU alone
+
+
+def cpu_trace(**parts: float) -> MadeUp:
+    made = MadeUp()
+    for number in range(3):
+        start = 10_000.0 * number
+        made.step(number, start, 10_000)
+        made.op("aten::addmm", start + 5000, 5000)
+        if "loads" in parts:
+            made.mark("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", start, parts["loads"])
+            made.op("aten::stack", start + 10, 100)
+        if "sends" in parts:
+            made.mark("gloo:all_reduce", start, parts["sends"], tid=2)
+    return made
+
+
+def test_a_cpu_that_loads_in_the_main_process():
+    report = read(cpu_trace(loads=4000))
+    advice = only(report)
+    assert (advice.lesson, advice.saving) == ("data_loading", "at most 40% of a step")
+    assert share(report, LOADING) == pytest.approx(0.4)
+    assert share(report, PYTHON_CODE) == pytest.approx(0.1)
+
+
+def test_a_cpu_that_waits_for_another_rank():
+    report = read(cpu_trace(sends=4500), deviceProperties=[])
+    assert share(report, COMMUNICATION) == pytest.approx(0.45)
+    assert only(report).lesson == "ddp"
+    assert "waited for communication (all_reduce)" in only(report).because
+
+
+def test_pythons_time_is_a_note_and_no_advice():
+    made = cpu_trace()
+    made.mark("Optimizer.step#SGD.step", 100, 10)
+    report = read(made)
+    assert report.plan == ()
+    notes = " ".join(report.card().notes)
+    assert "In 50% of the time nothing was recorded" in notes
+    assert "no backward pass is" in notes
+    assert "Record with with_stack=True" in notes
+    assert "Stacks make Python slower: take times from a recording without them" in notes
+    assert "It was recorded with stacks" not in notes
+    assert "Nothing stands out" not in report.card().words
+
+
+UNKNOWN = "Record with with_stack=True to see where. Of what is known, change first: "
+
+
+@pytest.mark.parametrize(
+    ("loads", "python", "stack", "words"),
+    [
+        (800, 7800, "", f"is Python, or nothing recorded (78%). {UNKNOWN}"),
+        (
+            800,
+            7800,
+            "g.py(23): slow",
+            "nothing recorded (78%), most of it in g.py(23): slow. Of what is known, change ",
+        ),
+        (800, 7800, "torch/a.py(23): slow", "is Python, or nothing recorded (78%). Of what is known, change first: "),
+        (800, 4000, "", f"is operators (52%), and 40% is Python, or nothing recorded. {UNKNOWN}"),
+        (800, 700, "", "is operators (85%). To change first: "),
+        (3000, 2500, "", "is operators (45%). To change first: "),
+    ],
+)
+def test_pythons_time_is_told_before_a_plan_that_saves_less(loads: float, python: float, stack: str, words: str):
+    made = MadeUp()
+    for number in range(3):
+        start = 10_000.0 * number
+        made.step(number, start, 10_000)
+        made.mark("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", start, loads)
+        made.op("aten::addmm", start + loads + python, 10_000 - loads - python)
+        if stack:
+            made.event("python_function", stack, start + loads, python)
+    report = read(made)
+    assert words in report.card().words
+    assert report.card().words.endswith("load batches in worker processes (num_workers).")
+    assert only(report).saves == pytest.approx(loads / 10_000)
+
+
+def test_a_thread_that_is_not_in_the_file_is_no_riddle_for_stacks():
+    made = cpu_trace(loads=800)
+    made.mark("Optimizer.step#SGD.step", 9900, 10)
+    assert "is operators (50%). To change first: " in read(made).card().words
+
+
+def test_pythons_time_alone_asks_for_stacks():
+    made = MadeUp()
+    for number in range(3):
+        made.step(number, 10_000 * number, 10_000)
+        made.op("aten::addmm", 10_000 * number, 3000)
+    assert read(made).card().words.endswith("(70%). Record with with_stack=True to see where.")
+
+
+def test_many_small_operators_on_a_cpu():
+    made = MadeUp()
+    for number in range(3):
+        start = 10_000.0 * number
+        made.step(number, start, 10_000)
+        for place in range(500):
+            made.op("aten::add", start + 20 * place, 10)
+    advice = only(read(made))
+    assert advice.lesson == "torch_compile"
+    assert "500 operators a step took under 20 µs of their own" in advice.because
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_an_optimizer_of_many_operators_on_a_cpu(fused: bool):
+    made = MadeUp()
+    for number in range(3):
+        start = 10_000.0 * number
+        made.step(number, start, 10_000)
+        made.op("aten::addmm", start + 1, 5999)
+        made.mark("Optimizer.step#AdamW.step", start + 6000, 4000)
+        for place in range(100):
+            made.op("aten::add_", start + 6001 + 30 * place, 25)
+        made.op("aten::_fused_adamw_" if fused else "aten::addcdiv_", start + 9100, 800)
+    report = read(made)
+    assert [advice.lesson for advice in report.plan] == ([] if fused else ["torch_compile"])
+
+
+def rows_of_operators(forward: tuple[str, ...], backward: tuple[tuple[str, str], ...] = (), each: int = 90) -> MadeUp:
+    """Steps of 1000 us; each operator takes the same time, and the last one the rest."""
+    made = MadeUp()
+    for number in range(4):
+        start = 1000.0 * number
+        made.step(number, start, 1000)
+        for name in forward:
+            made.op(name, start, each)
+            made.op("aten::to", start + 1, 1)  # of a number, as `x * 2` has it
+            made.op("aten::view", start + each, 1)
+            start += each + 1
+        for node, name in backward:
+            made.op(f"autograd::engine::evaluate_function: {node}", start, each)
+            made.op(node, start + 1, each - 2)
+            for part in range(3):
+                made.op(name, start + 2 + 28 * part, 27)
+            start += each
+        made.op("aten::mm", start, 1000 * (number + 1) - start)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("forward", "runs"),
+    [
+        (("aten::mul", "aten::add", "aten::mul", "aten::add_"), 0.36),
+        (("aten::mm", "aten::sigmoid", "aten::pow", "aten::gelu", "aten::mm", "aten::relu"), 0.27),
+        (("aten::relu", "aten::mm", "aten::relu", "aten::mm", "aten::relu", "aten::mm"), 0),
+        (("aten::dropout", "aten::add", "aten::layer_norm", "aten::gelu", "aten::mm", "aten::dropout"), 0),
+        (("aten::batch_norm", "aten::relu", "aten::mkldnn_convolution", "aten::batch_norm", "aten::add"), 0),
+    ],
+)
+def test_runs_of_elementwise_operators_on_a_cpu(forward: tuple[str, ...], runs: float):
+    report = read(rows_of_operators(forward))
+    found = [(a.lesson, a.known, a.saves) for a in report.plan]
+    assert found == ([("torch_compile", "at most", pytest.approx(runs))] if runs else [])
+    assert ("Nothing stands out" in report.card().words) == (not runs)
+
+
+def test_a_loss_is_no_run_by_itself():
+    loss = (("PowBackward0", "aten::mul"), ("SubBackward0", "aten::neg"))
+    assert read(rows_of_operators((), loss)).plan == ()
+    assert only(read(rows_of_operators((), (*loss, ("TanhBackward0", "aten::tanh_backward"))))).saves == pytest.approx(
+        9 * 0.027
+    )
+
+
+def test_short_runs_are_a_matter_of_small_operators():
+    assert read(rows_of_operators(("aten::add",) * 20, each=10)).plan == ()
+
+
+def test_a_run_ends_with_its_step():
+    made = MadeUp()
+    for number in range(4):
+        made.step(number, 1000 * number, 1000)
+        made.op("aten::add", 1000 * number + 1, 200)
+        made.op("aten::mm", 1000 * number + 202, 500)
+        made.op("aten::add", 1000 * number + 710, 280)
+        made.op("aten::tanh", 1000 * number + 991, 8)
+    assert read(made).plan == ()
+
+
+def test_a_healthy_cpu_gets_no_advice():
+    made = MadeUp()
+    for number in range(3):
+        made.step(number, 1000 * number, 1000)
+        made.op("aten::linear", 1000 * number + 5, 990)
+        made.op("aten::addmm", 1000 * number + 10, 980)
+    report = read(made)
+    assert report.plan == ()
+    assert report.card().words.startswith("Nothing stands out: the largest part of a step (1.00 ms) is operators")
+
+
+def test_a_gpus_program_without_the_gpus_side():
+    made = cpu_trace(loads=4000)
+    made.mark("nccl:all_to_all", 100, 10)
+    report = read(made)
+    assert report.plan == ()
+    assert "ProfilerActivity.CUDA" in report.card().warning
+
+
+# What takes most, by name
+
+
+def test_the_operators_that_take_most_are_named_with_their_own_time():
+    made = MadeUp()
+    for number in range(3):
+        start = 10_000 * number
+        made.step(number, start, 10_000)
+        made.op("aten::linear", start, 6000)
+        made.op("aten::addmm", start + 100, 5900)  # inside: what remains of the former is 100
+        for place in range(150):
+            made.op("aten::copy_", start + 6000 + 20 * place, 20)
+        made.op("aten::sum", start + 9000, 600)
+        made.mark("Optimizer.step#SGD.step", start + 9600, 400)
+        made.op("aten::copy_", start + 9610, 390)
+    card = read(made).card()
+    assert "Of the operators: aten::addmm 61% (1 a step), aten::copy_ 31% (150 a step), aten::sum 6.2% (1 a step)." in (
+        card.notes
+    )
+    assert "150×" in repr(card.numbers)
+    assert "the optimizer: aten::copy_" in repr(card.numbers)
+
+
+def test_operators_of_which_none_takes_much_are_not_named_nor_where_others_are_the_largest_part():
+    made = MadeUp()
+    for number in range(3):
+        made.step(number, 1000 * number, 1000)
+        for place in range(25):
+            made.op(f"aten::op_{place}", 1000 * number + 40 * place, 40)
+    assert "Of the operators" not in " ".join(read(made).card().notes)
+    made = MadeUp()
+    made.step(1, 0, 1000)
+    made.mark("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 0, 600)
+    made.op("aten::mm", 600, 400)
+    assert "Of the operators" not in " ".join(read(made).card().notes)
+
+
+def test_the_kernels_that_take_most_are_named_without_copies_and_communication():
+    made = MadeUp()
+    for number in range(3):
+        start = 1000 * number
+        made.step(number, start, 1000)
+        made.copy("Memcpy DtoD (Device -> Device)", start + 1000, 100, launched=start + 1)
+        made.work(ALL_REDUCE, start + 1000, 300, launched=start + 2, stream=20)
+        made.work(GEMM, start + 1300, 525, launched=start + 3)
+        for place in range(2):  # two names, of which as much is shown as is the same
+            kernel = POINTWISE.replace("add", f"add{place}")
+            made.work(kernel, start + 1825 + 70 * place, 70, launched=start + 4 + place)
+        made.work("tiny", start + 1965, 35, launched=start + 7)
+    pointwise = "at::native::vectorized_elementwise_kernel"
+    assert f"Of the kernels that compute: {GEMM} 75% (1 a step), {pointwise} 20% (2 a step), tiny 5% (1 a step)." in (
+        read(made).card().notes
+    )
+    idle = dry(900)
+    assert "Of the kernels" not in " ".join(read(idle).card().notes)
+
+
+# Double precision
+
+
+@pytest.mark.parametrize(
+    ("kernel", "double"),
+    [
+        ("volta_dgemm_64x64_nn", True),
+        ("cutlass_80_tensorop_d884gemm_64x64_16x4_nn_align1", True),
+        ("sm80_xmma_gemm_f64f64_f64f64_f64_nn_n_tilesize64x64x8", True),
+        ("void at::native::reduce_kernel<512, 1, at::native::ReduceOp<double, 4>>()", True),
+        ("Cijk_Ailk_Bljk_DB_MT64x64x8", True),
+        ("my_kernel_fp64", True),
+        ("void cutlass::GroupedGemm<float>", False),
+        ("void copy_kernel<double2, 4>(double2*)", False),  # 16 bytes at once, of anything
+        ("void pow_tensor_scalar_kernel_impl<float, double>()", False),
+        ("triton_poi_fused_f640", False),
+        (GEMM, False),
+    ],
+)
+def test_kernels_in_double_precision(kernel: str, double: bool):
+    made = busy_steps()
+    for number in range(4):  # on another stream, beside the rest: no more than they last
+        made.work(kernel, 1000 * number + 1100, 300, launched=1000 * number + 50, stream=20)
+    report = read(made)
+    found = [(advice.lesson, advice.saving) for advice in report.plan]
+    assert found == ([("mixed_precision", "at most 30% of a step")] if double else [])
+
+
+@pytest.mark.parametrize(
+    ("types", "sizes", "double"),
+    [
+        (["double", "double"], [[8, 8], [8, 8]], True),
+        (["float", "double"], [[8, 8], [8, 8]], True),
+        (["float", "double"], [[8, 8], []], False),  # times a number of Python's
+        (["float", "float"], [[8, 8], [8, 8]], False),
+        (["double"], None, False),
+        ("double", 5, False),
+    ],
+)
+def test_operators_in_double_precision(types: Any, sizes: Any, double: bool):
+    made = MadeUp()
+    for number in range(3):
+        start = 1000 * number
+        made.step(number, start, 1000)
+        made.op("aten::mm", start, 300, **{"Input type": types, "Input Dims": sizes})
+        made.op("aten::relu", start + 300, 700, **{"Input type": ["float"], "Input Dims": [[8, 8]]})
+    report = read(made)
+    found = [(advice.lesson, advice.saving) for advice in report.plan]
+    assert found == ([("mixed_precision", "at most 30% of a step")] if double else [])
+
+
+def test_a_little_double_precision_is_no_advice():
+    made = MadeUp()
+    for number in range(3):
+        made.step(number, 1000 * number, 1000)
+        made.op("aten::mm", 1000 * number, 40, **{"Input type": ["double"], "Input Dims": [[8]]})
+        made.op("aten::relu", 1000 * number + 40, 960)
+    assert read(made).plan == ()
+
+
+# Anything at all
+
+
+@st.composite
+def any_trace(draw: st.DrawFn) -> MadeUp:
+    made = MadeUp()
+    times = st.integers(0, 5000)
+    for number in range(draw(st.integers(0, 4))):
+        made.step(number, 1000 * number, draw(st.integers(0, 1000)))
+    names = st.sampled_from((GEMM, POINTWISE, ALL_REDUCE, "ampere_sgemm_128x64_tn", SOFTMAX.format("false"), "x"))
+    for _ in range(draw(st.integers(1, 12))):
+        launched = draw(st.none() | times)
+        start = draw(times) if launched is None else launched + draw(times)
+        more = {"stream": draw(st.sampled_from((7, 20))), "device": draw(st.sampled_from((0, 0, 1)))}
+        cat = draw(st.sampled_from(("kernel", "gpu_memcpy", "gpu_memset")))
+        made.work(draw(names), start, draw(st.integers(0, 500)), launched, cat=cat, **more)
+    for _ in range(draw(st.integers(0, 4))):
+        name = draw(st.sampled_from(("cudaStreamSynchronize", "cudaMalloc", "cudaModuleLoadData")))
+        made.event("cuda_runtime", name, draw(times), draw(times))
+    return made
+
+
+@settings(max_examples=60)
+@given(any_trace())
+def test_every_microsecond_has_one_place(made: MadeUp):
+    try:
+        report = read(made)
+    except TraceError as error:
+        assert "no work of a GPU that took any time" in str(error)  # noqa: PT017 - not every example fails
+        return
+    for column in report.reading.columns:
+        assert all(value >= -1e-6 for each in column.shares for value in each.places.values())
+        assert all(each.get(places.HIDDEN) <= each.lasts + 1e-6 for each in column.shares)
+    for advice in report.plan:
+        assert 0 < (advice.saves or 0) <= 1
+
+
+def test_reading_needs_the_standard_library_alone():
+    program = """
+import sys
+for name in ("numpy", "torch", "pandas", "matplotlib", "scipy", "cattrs", "jinja2", "tqdm"):
+    sys.modules[name] = None
+from own_program.traces.report import read_trace
+print(read_trace(sys.stdin.buffer.read()))
+"""
+    done = subprocess.run([sys.executable, "-c", program], input=busy_steps().gz(), capture_output=True, check=False)
+    assert done.stderr == b""
+    assert done.stdout.startswith(b"Nothing stands out")
+
+
+def test_pythons_functions_name_where_its_own_time_went():
+    made = cpu_trace(loads=2000)
+    for number in range(3):
+        start = 10_000.0 * number
+        made.event("python_function", "train.py(1): main", start, 10_000)
+        # It begins before the annotation that it opens, and ends inside of it.
+        made.event("python_function", "torch/autograd/profiler.py(1): __enter__", start - 5, 30)
+        made.event("python_function", "train.py(9): augment", start + 2000, 2500)
+    report = read(made)
+    assert share(report, LOADING) == pytest.approx(0.2)
+    assert "train.py(9): augment (25%, without other" in " ".join(report.card().notes)
+    assert "train.py(9): augment" in repr(report.card().numbers)
+
+
+def test_a_wait_belongs_to_the_programs_function_that_waits():
+    made = MadeUp()
+    for number in range(4):
+        start = 10_000.0 * number
+        made.step(number, start, 10_000)
+        made.event("python_function", "train.py(30): main", start, 10_000)
+        made.event("python_function", "torch/utils/data/dataset.py(9): __getitem__", start + 1, 9000)
+        made.event("python_function", "mine/data.py(8): batches", start + 2, 8998)
+        made.event("python_function", "random.py(3): choice", start + 3, 8996)
+        made.event("python_function", "<built-in function sleep>", start + 4, 8994)
+        made.op("aten::mm", start + 9100, 890)
+    card = read(made).card()
+    assert read(made).plan == ()
+    assert card.words.endswith("is Python, or nothing recorded (91%), most of it in mine/data.py(8): batches.")
+    by_itself = "Most of it in mine/data.py(8): batches (90%, without other functions of yours that it calls)."
+    assert by_itself in " ".join(card.notes)
+    assert "It was recorded with stacks, which make Python slower: without them a step is shorter" in card.notes[-1]
+    assert "a recording without them" not in repr(card)
+
+
+@pytest.mark.parametrize(
+    ("frame", "own"),
+    [
+        ("/home/me/train.py(3): step", True),
+        ("profile.py(3): main", True),
+        ("torch_examples/data.py(3): load", True),
+        ("<ipython-input-5-0c1>(3): train", True),
+        ("/tmp/ipykernel_12/34.py(1): <module>", True),
+        ("torch/nn/modules/module.py(3): _call_impl", False),
+        ("C:\\python\\Lib\\site-packages\\mine\\a.py(9): item", False),
+        ("torchvision/transforms/functional.py(3): resize", False),
+        ("multiprocessing/queues.py(3): get", False),
+        ("<frozen importlib._bootstrap>(241): _call_with_frames_removed", False),
+    ],
+)
+def test_the_programs_own_functions(frame: str, own: bool):
+    assert is_own_code(frame) == own
+
+
+def test_what_the_cpu_does_while_the_gpu_waits_is_named():
+    made = MadeUp()
+    for number in range(4):
+        start = 1000.0 * number
+        made.step(number, start, 1000)
+        made.event("python_function", "train.py(30): main", start, 1000)
+        made.work(GEMM, start + 600, 400, launched=start + 595)
+    quiet = read(made)
+    assert "most of that time in train.py(30): main," in only(quiet).because
+    for number in range(4):
+        made.event("python_function", "data.py(8): batches", 1000.0 * number + 1, 500)
+        made.event("python_function", "<built-in function sleep>", 1000.0 * number + 2, 490)
+    advice = only(read(made))
+    assert advice.change == "find what the CPU does between its launches, and do less of it"
+    assert (
+        "until the CPU, most of that time in data.py(8): batches, made its next launch, of 1 a step" in advice.because
+    )
+
+
+# Others' traces
+
+
+def test_a_trace_of_rocm_ties_calls_to_kernels_by_their_external_id():
+    made = MadeUp()
+    for number in range(4):
+        made.step(number, 1000 * number, 1000)
+        for kernel in range(10):
+            tie, start = 10 * number + kernel + 1, 1000 * number + 100 * kernel
+            made.op("aten::mm", start + 20, 12, **{"External id": 500 + tie})
+            made.event("cuda_runtime", "hipExtModuleLaunchKernel", start + 35, 4, **{"External id": tie})
+            made.event("kernel", "Cijk_Ailk_Bljk_BBS_BH_MT256x128x64", start + 40, 60, 0, **{"External id": tie})
+    report = read(made)
+    assert share(report, places.LAUNCH) == pytest.approx(0.4)
+    assert "as the GPU saw them" in report.card().provenance
+    assert only(report).lesson == "torch_compile"
+
+
+def test_the_gpu_of_an_old_trace_is_named():
+    assert "Tesla V100" in read(busy_steps(), computeProperties=[{"id": 0, "name": "Tesla V100"}]).card().provenance
+
+
+def test_a_graph_is_one_launch_and_is_not_advised_where_it_is_used():
+    made = MadeUp()
+    for number in range(4):
+        start = 1000.0 * number
+        made.step(number, start, 1000)
+        made.event("cuda_runtime", "cudaGraphLaunch", start + 300, 20, correlation=9000 + number)
+        for kernel in range(100):
+            args = {"device": 0, "stream": 7, "correlation": 9000 + number}
+            made.event("kernel", GEMM, start + 400 + 6 * kernel, 6, 7, **args)
+    advice = only(read(made))
+    assert advice.saves == pytest.approx(0.4)
+    assert advice.lesson == "profiler"
+    assert "CUDA graphs (mode" not in advice.change
+    assert "of 1 a step (1 of CUDA graphs)" in advice.because
+
+
+def test_a_host_that_does_other_work_than_launching_is_not_told_to_launch_less():
+    made = MadeUp()
+    for number in range(4):
+        made.step(number, 1000 * number, 1000)
+        for kernel in range(2):
+            made.work(GEMM, 1000 * number + 500 * kernel + 200, 300, launched=1000 * number + 500 * kernel + 195)
+    assert only(read(made)).change == "find what the CPU does between its launches, and do less of it"
+    for start in range(0, 4000, 500):  # the same wait inside operators is a matter of operators
+        made.op("aten::mm", start, 199)
+    assert "compile" in only(read(made)).change
+
+
+@pytest.mark.parametrize(
+    ("slow", "change"),
+    [
+        (2500, "find what the CPU does between its launches, and do less of it"),
+        (500, "let the program run ahead of the GPU"),
+    ],
+)
+@pytest.mark.parametrize("stacks", [True, False])
+def test_after_a_synchronisation_a_slow_host_is_told_from_one_that_only_waited(slow: float, change: str, stacks: bool):
+    made = MadeUp()
+    lasts = 1000 + slow
+    for number in range(5):
+        start = lasts * number
+        made.step(number, start, lasts)
+        for kernel in range(10):
+            made.work(GEMM, start + 10 + 99 * kernel, 99, launched=start + 1 + kernel)
+        made.op("aten::item", start + 20, 982)
+        made.event("cuda_runtime", "cudaStreamSynchronize", start + 21, 980)
+        if stacks:
+            made.event("python_function", "data.py(8): augment", start + 1002, slow - 10)
+    report = read(made)
+    advice = only(report)
+    assert advice.change == change
+    assert advice.saves == pytest.approx(slow / lasts, rel=0.03)
+    if slow > 1000:
+        assert ("most of that time in data.py(8): augment, made" in advice.because) == stacks
+        assert ("Record with with_stack=True" in advice.because) == (not stacks)
+
+
+def test_moments_between_short_kernels_are_advice_and_no_riddle():
+    made = busy_steps(count=4, parts=200)
+    for event in made.events:
+        if event.get("cat") == "kernel":
+            event["dur"] *= 0.6
+    report = read(made)
+    advice = only(report)
+    assert advice.saves == pytest.approx(0.4, abs=0.01)
+    assert "fewer kernels" in advice.change
+    assert report.card().warning == ""
+
+
+def test_what_follows_a_synchronisation_is_its_own_across_the_end_of_the_step():
+    made = MadeUp()
+    for number in range(5):
+        start = 1000.0 * number
+        made.step(number, start, 1000)
+        for kernel in range(9):
+            made.work(GEMM, start + 50 + 100 * kernel, 100, launched=start + 45 + kernel)
+        made.op("aten::item", start + 60, 895)
+        made.event("cuda_runtime", "cudaStreamSynchronize", start + 61, 890)
+    report = read(made)
+    advice = only(report)
+    assert advice.lesson == "host_device_syncs"
+    assert advice.saves == pytest.approx(0.09, abs=0.011)  # what precedes the first step has no cause
+    assert {wait.times for wait in report.reading.devices[0].waits} == {5}
+
+
+def test_time_between_two_recordings_belongs_to_no_step():
+    made = MadeUp()
+    for number in (3, 4, 5, 13, 14, 15):
+        made.step(number, 1000 * number, 1000)
+        for kernel in range(10):
+            made.work(GEMM, 1000 * number + 100 * kernel + 5, 95, launched=1000 * number + kernel)
+    report = read(made)
+    assert report.plan == ()
+    assert report.reading.columns[0].mean(lambda shares: shares.lasts) == pytest.approx(1000, abs=1)
+
+
+def test_steps_on_more_data_are_a_kind_of_their_own_though_they_run_the_same_kernels():
+    made = MadeUp()
+    at = 0.0
+    for number in range(8):
+        lasts = 3000.0 if number % 2 else 1000.0
+        made.step(number, at, lasts)
+        for kernel in range(10):
+            made.work(GEMM, at + 1 + kernel * lasts / 10, lasts / 10 - 1, launched=at + kernel / 10)
+        at += lasts
+    names = [column.name for column in read(made).reading.columns]
+    assert names == ["steps 1, 3, 5 and 7", "steps 0, 2, 4 and 6"]
+
+
+def test_what_happened_once_is_said_to_have_happened_once():
+    made = MadeUp()
+    at = 0.0
+    for number in range(8):
+        late = 2000 if number == 5 else 0
+        made.step(number, at, 1000 + late)
+        made.op("aten::mm", at, late)
+        made.work(GEMM, at + late + 5, 995, launched=at + late)
+        at += 1000 + late
+    assert "most of it in step 5 alone." in only(read(made)).because
+
+
+def test_two_steps_that_run_different_work_are_not_averaged():
+    made = busy_steps(count=2, parts=30)
+    made.work(POINTWISE, 2990, 10, launched=1500)
+    made.work(ALL_REDUCE, 3000, 300, launched=1600, stream=20)
+    assert [column.name for column in read(made).reading.columns] == ["step 6", "step 5"]
+
+
+def test_noise_makes_no_kinds():
+    made = MadeUp()
+    at = 0.0
+    for number, lasts in enumerate([1000.0, 1150, 1320, 1010, 1180, 1290]):
+        made.step(number, at, lasts)
+        made.work(GEMM, at + 1, lasts - 1, launched=at)
+        at += lasts
+    assert len(read(made).reading.columns) == 1
+
+
+def test_there_is_no_plan_from_a_file_that_breaks_off():
+    made = dry(300, count=4)
+    assert read(made).plan
+    report = read_trace(made.json()[:-300])
+    assert isinstance(report, TraceReport)
+    assert share(report, places.LAUNCH) > 0.1
+    assert report.plan == ()
+    assert "no plan" in report.card().words
+    assert "ends in the middle" in report.card().warning
+
+
+@pytest.mark.parametrize("marked", [True, False])
+def test_a_file_that_breaks_off_before_the_gpus_part_is_not_told_how_to_record(marked: bool):
+    made = MadeUp()
+    for number in range(3):
+        made.op("aten::mm", 1000 * number, 300)
+        if marked:
+            made.step(number, 1000 * number, 1000)
+    made.event("cuda_runtime", "cudaLaunchKernel", 400, 2, correlation=1)
+    whole = made.json(deviceProperties=[{"id": 0, "name": "H100"}])
+    assert "activities=[" in read_trace(whole).card().warning
+    card = read_trace(whole[:-2]).card()
+    assert "as far as the file goes" in card.words
+    assert "No work of a GPU is in what was read: it may be in what is missing." in card.warning
+    assert ("No step is marked" in card.warning) is not marked
+    for advice in ("activities", "with_stack", "Python's own work", "what the GPU did is not in the file"):
+        assert advice not in repr(card)
+    with pytest.raises(TraceError, match=r"holds no work of a GPU, and the other does; it ends in the middle"):
+        read_trace(busy_steps().json(), whole[:-2])
+
+
+def test_a_file_that_breaks_off_before_its_calls_is_not_told_to_record_them():
+    made = MadeUp()
+    made.work(GEMM, 0, 100)
+    made.work(GEMM, 200, 100)
+    advice = "Record ProfilerActivity.CPU, too."
+    assert advice in read_trace(made.json()).card().warning
+    assert advice not in read_trace(made.json()[:-2]).card().warning
+
+
+def test_one_step_alone_is_said_to_be_one():
+    assert "Only one step was read" in (said := " ".join(read(busy_steps(count=1)).card().notes))
+    assert "If more were recorded, a later cycle of the schedule wrote over them: repeat=1 forbids it." in said
+    assert "Only one step" not in " ".join(read(busy_steps(count=2)).card().notes)
+
+
+def test_communication_of_another_thread_is_hidden_by_a_third():
+    made = MadeUp()
+    for number in range(4):
+        start = 1000 * number
+        made.step(number, start, 1000)
+        made.op("aten::mm", start, 400)
+        made.mark("gloo:all_reduce", start + 400, 600, tid=2)
+        made.op("aten::mm", start + 400, 500, tid=3)
+    report = read(made)
+    assert share(report, COMMUNICATION) == pytest.approx(0.1)
+    assert "waits for slower ranks are in it" in only(report).because
+
+
+def test_marks_alone_are_no_steps_of_python():
+    made = MadeUp()
+    made.step(4, 0, 60)
+    with pytest.raises(TraceError, match=r"repeat=1 forbids it\. Record with .*active=8, repeat=1\)"):
+        read(made)
+
+
+def test_ranks_in_one_file_are_not_told_as_one_program():
+    made = busy_steps()
+    other = busy_steps()
+    for event in other.events:
+        event["pid"] = 2
+    made.events += other.events
+    with pytest.raises(TraceError, match="2 programs, merged"):
+        read(made)
+
+
+def test_a_line_is_named_though_thousands_of_frames_came_before():
+    made = MadeUp()
+    made.event("python_function", "train.py(42): train", -1, 5000)
+    for number in range(4):
+        start = 1000.0 * number
+        made.step(number, start, 1000)
+        made.work(GEMM, start + 10, 690, launched=start + 5)
+        for frame in range(600):
+            made.event("python_function", "model.py(7): forward", start + 2 + frame / 100, 0.005)
+        library = "C:\\python\\Lib\\site-packages\\torch\\_tensor.py(9): item"
+        made.event("python_function", library, start + 15, 690)
+        made.event("cuda_runtime", "cudaStreamSynchronize", start + 25, 676)
+        made.work(GEMM, start + 900, 100, launched=start + 895)
+    assert "train.py(42): train" in only(read(made)).because
+
+
+def test_steps_without_calls_have_kinds_by_length_as_well():
+    made = MadeUp()
+    for number in range(8):
+        start, lasts = 1000 * number, 900 if number % 2 else 300
+        made.event("gpu_user_annotation", f"ProfilerStep#{number}", start, 1000, 7, device=0)
+        made.work(GEMM, start + 10, lasts)
+    assert len(read(made).reading.columns) == 2

@@ -1,6 +1,6 @@
-"""A reader's own files: whichever of the course's readers a file is for, and its answer for the book's page.
+"""A reader's own files: whichever of the readers a file is for, and its answer for the book's page.
 
-It runs in a browser as well (``book/_static/own_program.js``), so it needs the standard library and jinja2 alone.
+It runs in a browser as well (``own_program/page``), so it needs the standard library and jinja2 alone.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import json
 import re
 import zlib
 from pathlib import Path
-from typing import Literal
 
 from course_utils.show.cards import Shown
 from own_program.snapshots.report import SnapshotError, read_snapshot
@@ -17,31 +16,28 @@ from own_program.traces.example import example_trace
 from own_program.traces.report import TraceError, read_trace
 
 _LOOKED_AT_BYTES = 2**20
-_GZIP, _PICKLE, _ZIP = b"\x1f\x8b", b"\x80", b"PK"
-_KEYS = re.compile(rb'"(traceEvents|device_traces|segments)"\s*:')
-_BARE_EVENTS = re.compile(rb'(?:\xef\xbb\xbf)?\s*\[\s*\{\s*"')  # Chrome's format without its frame
-_RECORD = (
-    "Record a trace with torch.profiler and export_chrome_trace, or a snapshot with torch.cuda.memory._dump_snapshot."
-)
+_GZIP = b"\x1f\x8b"
+_OF_SNAPSHOTS = (b"\x80", b"PK")  # a pickle, and what torch.save writes
+_KEYS = re.compile(rb'"(traceEvents|device_traces|segments|segment_type)"\s*:')
 
 
 class FileError(ValueError):
-    """A file is for none of the readers; the message says what it looks like, and what to record."""
+    """Two files cannot be compared; the message says why."""
 
 
 def read_file(source: str | Path, other: str | Path | None = None) -> Shown:
-    """Read a trace of torch.profiler, two of them, or a memory snapshot of PyTorch: its content says which it is.
+    """Read a trace of torch.profiler, a memory snapshot of PyTorch, or two of a kind: the content says which it is.
 
     Args:
         source: a trace in Chrome's format (JSON, with gzip or without), or a snapshot (a pickle, or JSON).
-        other: a second trace, to compare with the first.
+        other: a later one, to compare with the first.
 
     Returns:
         What the file says: a card, with a plan of what to change first.
 
     Raises:
-        FileError: it is neither, or the second file is no trace.
-        TraceError: it is a trace that cannot be read.
+        FileError: one is a trace and the other a snapshot.
+        TraceError: it is a trace that cannot be read, or something else.
         SnapshotError: it is a snapshot that cannot be read.
 
     Example:
@@ -52,42 +48,23 @@ def read_file(source: str | Path, other: str | Path | None = None) -> Shown:
         ...     print(read_file(path).plan[0].change)
         compute in 16 bits (autocast to bfloat16)
     """
-    kinds = [_kind(Path(each)) for each in (source, other) if each is not None]
-    if "snapshot" not in kinds:
-        return read_trace(source, other)
-    if other is None:
-        return read_snapshot(source)
-    snapshot = Path(source if kinds[0] == "snapshot" else other).name
-    raise FileError(f"Two traces can be compared, and {snapshot} is a memory snapshot: read each file by itself.")
+    kinds = {_is_snapshot(Path(each)) for each in (source, other) if each is not None}
+    if len(kinds) == 2:
+        raise FileError("A trace and a memory snapshot cannot be compared: read each file by itself.")
+    return read_snapshot(source, other) if kinds.pop() else read_trace(source, other)
 
 
-def _kind(path: Path) -> Literal["trace", "snapshot"]:
-    start = _start(path)
-    if start.startswith(_PICKLE):
-        return "snapshot"
-    if key := _KEYS.search(start):
-        return "trace" if key[1] == b"traceEvents" else "snapshot"
-    if _BARE_EVENTS.match(start) or start.startswith(_GZIP):
-        return "trace"  # what cannot be unpacked, too: the reader of traces says so
-    if not start:
-        raise FileError(f"{path.name} is empty. {_RECORD}")
-    if start.startswith(_ZIP):
-        raise FileError(
-            f"{path.name} is a zip archive, as checkpoints of torch.save are: unpack a trace first. {_RECORD}"
-        )
-    raise FileError(f"{path.name} is neither a trace nor a memory snapshot. {_RECORD}")
-
-
-def _start(path: Path) -> bytes:
-    """The beginning of a file, unpacked if that is possible."""
+def _is_snapshot(path: Path) -> bool:
+    """Whether it is for the reader of snapshots; the reader of traces says of other files what they are."""
     with path.open("rb") as file:
         start = file.read(_LOOKED_AT_BYTES)
-    if not start.startswith(_GZIP):
-        return start
-    try:
-        return zlib.decompressobj(wbits=31).decompress(start, _LOOKED_AT_BYTES) or start
-    except zlib.error:
-        return start
+    if start.startswith(_GZIP):
+        try:
+            start = zlib.decompressobj(wbits=31).decompress(start, _LOOKED_AT_BYTES)
+        except zlib.error:
+            return False
+    key = _KEYS.search(start)
+    return start.startswith(_OF_SNAPSHOTS) or (key is not None and key[1] != b"traceEvents")
 
 
 def html(report: Shown, lessons: str) -> str:
@@ -108,7 +85,7 @@ def answer(lessons: str, *files: str) -> str:
 
     Example:
         >>> answer("{}.html", "no/such/file.json")
-        '{"sentence": "file.json could not be read: FileNotFoundError: No such file or directory."}'
+        '{"sentence": "file.json could not be read: No such file or directory."}'
     """
     try:
         report = read_file(*files)
@@ -120,8 +97,8 @@ def answer(lessons: str, *files: str) -> str:
         sentence += "or make snapshot ARGS=FILE."
     except Exception as error:
         names = " and ".join(Path(file).name for file in files)
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        sentence = f"{names} could not be read: {type(error).__name__}: {reason}."
+        reason = f": {error.strerror}" if isinstance(error, OSError) else ""
+        sentence = f"{names} could not be read{reason}."
     return json.dumps({"sentence": sentence})
 
 

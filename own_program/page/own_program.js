@@ -81,7 +81,7 @@ document.addEventListener("DOMContentLoaded", () => {
       <p class="own-call">Drop a trace or a snapshot here</p>
       <p><button type="button" class="own-choose">Choose a file</button>
         <input type="file" multiple hidden accept=".json,.gz,.pickle,.pkl"></p>
-      <p class="own-small">Nothing leaves this machine. Two traces are compared.</p>
+      <p class="own-small">Nothing leaves this machine. Two of a kind are compared.</p>
     </div>
     <div class="own-progress" hidden>
       <p><span role="status"></span> <span class="own-seconds" aria-hidden="true"></span></p>
@@ -134,7 +134,7 @@ document.addEventListener("DOMContentLoaded", () => {
 
   // One file or two: an answer always comes, be it a sentence.
   async function read(files) {
-    if (files.length > 2) return sentence("Bring one file, or two traces to compare.");
+    if (files.length > 2) return sentence("Bring one file, or two of a kind to compare.");
     if (files.some(file => file.size > MOST_BYTES)) {
       return sentence(`This file is too large for a page. On the command line: ${COMMANDS}.`);
     }

@@ -7,6 +7,7 @@ so neither runs inside a page, and the former refuses some traces that lack a fi
 from __future__ import annotations
 
 import codecs
+import functools
 import gc
 import io
 import json
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from course_utils.show.suggestions import file_in, typed
+from own_program.traces.gpus import Gpu, gpus_of
 
 HOW = (
     "Record with torch.profiler: profile(activities=[CPU, CUDA], "
@@ -44,6 +46,10 @@ _KINDS = {
 }  # fmt: skip
 _MARKS = re.compile(
     r"ProfilerStep|Optimizer\.|enumerate\(DataLoader|(nccl|gloo|mpi|ucc|xccl|hccl):|c10d::|DistributedDataParallel"
+)
+_STARTS = re.compile(r"launch|memcpy|memset|invoke|enqueue", re.IGNORECASE)
+_COLLECTIVE_OF_GPUS = re.compile(
+    r"(nccl|xccl|hccl):_?(all|reduce|broadcast|gather|scatter|send|recv|coalesced)[a-z_]*$"
 )
 _FOREIGN = {
     b"\x80": f"a pickle, such as a memory snapshot ({typed('snapshot')} reads those)",
@@ -80,6 +86,8 @@ class Event:
     stream: Any = None
     collective: str = ""
     double: bool = False  # an operator that was given a tensor in float64; only known with record_shapes
+    shapes: tuple[Any, ...] | None = None  # of an operator: for each input its sizes; () for what is no tensor
+    sequence: int | None = None  # ties an operator to the node of the backward pass that it left behind
 
     @property
     def span(self) -> tuple[float, float]:
@@ -114,6 +122,26 @@ class Trace:
         if not isinstance(world, int) or world < 2 or not isinstance(rank, int):
             return ""
         return f"rank {rank} of {world}"
+
+    @functools.cached_property
+    def gpus(self) -> dict[int, Gpu]:
+        """The devices that the file lists, and those that worked, by their number."""
+        working = {event.device for kind in DEVICE for event in self.events[kind]}
+        return gpus_of(self.header, working, {call.name for call in self.events[CALL]})
+
+    @functools.cached_property
+    def has_gpu_side(self) -> bool:
+        """Whether a device worked, or calls to one were made, or the machine has one and nobody looked what it did.
+
+        A machine's device is listed whatever was recorded. Where calls were recorded, and none starts anything, the
+        program left it alone. Names of operators and labels say nothing: CPU code asks ``aten::cudnn_is_acceptable``.
+        """
+        if any(self.events[kind] for kind in (*DEVICE, GPU_MARK)):
+            return True
+        if any(_COLLECTIVE_OF_GPUS.match(mark.name) for kind in (MARK, OP) for mark in self.events[kind]):
+            return True
+        calls = self.events[CALL]
+        return any(_STARTS.search(call.name) for call in calls) if calls else bool(self.gpus)
 
 
 def read_events(source: str | Path | bytes) -> Trace:
@@ -225,7 +253,10 @@ def _understood(event: dict[str, Any], kind: int) -> Event | None:
     operator = args.get("External id", args.get("external id"))
     found = Event(kind, sys.intern(event["name"]), start, start + lasts, _plain(event.get("tid")))
     found.correlation, found.operator = _plain(args.get("correlation")), _plain(operator)
-    found.double = kind == OP and _has_double(args)
+    if kind == OP:
+        found.double, found.shapes = _has_double(args), _shapes(args)
+        sequence = args.get("Sequence number")
+        found.sequence = sequence if isinstance(sequence, int) else None
     if kind in (KERNEL, COPY, SET, GPU_MARK):
         device = args.get("device", event.get("pid"))
         found.device = device if isinstance(device, int) and not isinstance(device, bool) else 0
@@ -240,6 +271,22 @@ def _has_double(args: dict[str, Any]) -> bool:
         return False
     # Python's numbers are doubles without a size, whatever the tensor beside them is.
     return any(what == "double" and size for what, size in zip(types, sizes, strict=False))
+
+
+def _shapes(args: dict[str, Any]) -> tuple[Any, ...] | None:
+    sizes = args.get("Input Dims", args.get("Input dims"))
+    if not isinstance(sizes, list):
+        return None
+    return _one_of_a_kind(tuple(map(_frozen, sizes)))
+
+
+@functools.lru_cache(1 << 14)
+def _one_of_a_kind(value: tuple[Any, ...]) -> tuple[Any, ...]:
+    return value  # steps repeat themselves: what is equal is kept once
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(map(_frozen, value)) if isinstance(value, list) else value if isinstance(value, int) else ()
 
 
 def _plain(value: Any) -> Any:

@@ -9,6 +9,8 @@ from course_utils.show.formats import format_seconds
 from own_program.traces.anomaly import AnomalyMode, anomaly_mode
 from own_program.traces.cpu import CpuShares, cpu_shares
 from own_program.traces.events import Trace
+from own_program.traces.loading import Loading, loading_of
+from own_program.traces.origin import Origin, origin_of
 from own_program.traces.shares import DeviceShares, StepShares, device_shares, devices_of
 from own_program.traces.steps import Kind
 
@@ -70,6 +72,8 @@ class Reading:
     cpu: CpuShares | None
     columns: list[Column]
     anomaly: AnomalyMode
+    origin: Origin
+    loading: Loading
 
     @property
     def parts(self) -> list[DeviceShares] | list[CpuShares]:
@@ -79,18 +83,15 @@ class Reading:
 
 def reading(trace: Trace) -> Reading:
     """Read a trace's devices, or its CPU."""
-    anomaly = anomaly_mode(trace)
-    devices = [device_shares(trace, device, anomaly) for device in devices_of(trace)]
-    if not devices:
-        cpu = cpu_shares(trace, anomaly)
-        columns = [Column(kind.name, kind, cpu.shares(kind.steps), None) for kind in cpu.steps.kinds]
-        return Reading(trace, [], cpu, columns, anomaly)
+    anomaly, origin, loading = anomaly_mode(trace), origin_of(trace), loading_of(trace)
+    devices = [device_shares(trace, device, anomaly, origin) for device in devices_of(trace)]
+    cpu = None if devices else cpu_shares(trace, anomaly, origin)
     columns = []
-    for found in devices:
-        before = f"GPU {found.device}, " if len(devices) > 1 else ""
-        for kind in found.steps.kinds:
-            columns.append(Column(before + kind.name, kind, found.shares(kind.steps), found.device))
-    return Reading(trace, devices, None, columns, anomaly)
+    for part in devices or [cpu]:
+        before = f"GPU {part.device}, " if len(devices) > 1 else ""
+        for kind in part.steps.kinds:
+            columns.append(Column(before + kind.name, kind, part.shares(kind.steps), part.device if devices else None))
+    return Reading(trace, devices, cpu, columns, anomaly, origin, loading)
 
 
 def total(columns: Sequence[Column], amount: Amount) -> float:

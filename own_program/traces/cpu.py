@@ -9,16 +9,21 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from own_program.traces.anomaly import AnomalyMode
-from own_program.traces.events import CALL, HOW, MARK, OP, PYTHON, Event, Trace, TraceError
+from own_program.traces.events import HOW, MARK, OP, PYTHON, Event, Trace, TraceError
 from own_program.traces.intervals import Span, Spans, clip, common, length, union, without
 from own_program.traces.names import is_own_code
-from own_program.traces.shares import ANOMALY, DOUBLE, StepShares
+from own_program.traces.origin import Origin
+from own_program.traces.shares import ANOMALY, COMPILES, DOUBLE, HIDDEN, StepShares
 from own_program.traces.steps import Steps, cpu_steps, marked_steps
 
 OPERATORS, COMMUNICATION, LOADING = "operators", "communication", "loading data"
-OPTIMIZING, ELSEWHERE, PYTHON_CODE = "the optimizer", "operators of other threads", "Python, or nothing recorded"
-CPU_PLACES = (OPERATORS, COMMUNICATION, LOADING, OPTIMIZING, ELSEWHERE, PYTHON_CODE)
+OPTIMIZING, COMPILING, ELSEWHERE = "the optimizer", "compiling", "operators of other threads"
+PYTHON_CODE = "Python, or nothing recorded"
+CPU_PLACES = (OPERATORS, COMMUNICATION, LOADING, OPTIMIZING, COMPILING, ELSEWHERE, PYTHON_CODE)
+# What of a step is told beside: it lies in the places above.
 SMALL, POINTWISE = "small operators", "runs of elementwise operators"
+OWN_POINTWISE = "runs of elementwise operators outside the model"
+OF_MODEL, OF_OWN = "small operators of the model, and Python between", "the same outside the model"
 _SMALL_US = 20.0
 _LEAST_RUN, _LEAST_RUN_US = 3, 15.0  # for each of them: shorter ones cost by their number, as small operators do
 _ELEMENTWISE = re.compile(
@@ -35,11 +40,11 @@ _NO_WORK = re.compile(  # views, and what stands around the operators of the bac
     r"|\w+Backward\w*$"
 )
 _SPECIAL = (
+    (COMPILING, COMPILES),
     (LOADING, re.compile(r"enumerate\(DataLoader")),
     (OPTIMIZING, re.compile(r"Optimizer\.(step|zero_grad)")),
     (COMMUNICATION, re.compile(r"(nccl|gloo|mpi|ucc|xccl|hccl):|c10d::|_c10d_functional")),
 )
-_OF_A_GPU = re.compile(r"(nccl|xccl|hccl):|cudnn|cuda|miopen|\bhip", re.IGNORECASE)
 _BACKWARD = re.compile(r"\w+Backward\w*$")
 
 
@@ -51,10 +56,10 @@ class CpuShares:
     of: dict[int, StepShares]
     functions: Counter[str]  # Python's, in microseconds in which nothing else was recorded
     collectives: Counter[str] = field(default_factory=Counter)
-    small: int = 0  # operators that take next to nothing each
+    small: int = 0  # operators of the model that take next to nothing each
+    own_small: Counter[str] = field(default_factory=Counter)  # and those outside the model, by name
     updates: int = 0  # operators inside the optimizer
     fused: bool = False  # whether one call updates all parameters already
-    loader: str = ""
     unseen: bool = False  # whether an optimizer is in the file, and no backward pass
     for_gpu: bool = False  # whether there was a device, which the recording left out
 
@@ -73,7 +78,7 @@ class _Piece:
     event: Event
 
 
-def cpu_shares(trace: Trace, anomaly: AnomalyMode) -> CpuShares:
+def cpu_shares(trace: Trace, anomaly: AnomalyMode, origin: Origin) -> CpuShares:
     """Work out where the time of each step on the CPU went: each moment belongs to the innermost event of its thread.
 
     Where the step's own thread records nothing, what another thread does counts: the program waits for it.
@@ -94,7 +99,7 @@ def cpu_shares(trace: Trace, anomaly: AnomalyMode) -> CpuShares:
     pieces = {tid: _pieces(own) for tid, own in threads.items()}
     own = pieces[main]
     others = [piece for tid, each in pieces.items() if tid != main for piece in each]
-    lanes = {place: union((p.start, p.end) for p in own if p.place == place) for place in CPU_PLACES[:4]}
+    lanes = {place: union((p.start, p.end) for p in own if p.place == place) for place in CPU_PLACES[:5]}
     elsewhere = {  # what computes comes first: communication beside it costs nothing
         ELSEWHERE: union((p.start, p.end) for p in others if p.place in (OPERATORS, OPTIMIZING)),
         COMMUNICATION: union((p.start, p.end) for p in others if p.place == COMMUNICATION),
@@ -106,11 +111,17 @@ def cpu_shares(trace: Trace, anomaly: AnomalyMode) -> CpuShares:
     def is_small(piece: _Piece) -> bool:
         return piece.place == OPERATORS and alone[id(piece.event)] < _SMALL_US and not anomaly.covers(piece.event)
 
-    small = union((p.start, p.end) for p in own if is_small(p))
-    double = union((p.start, p.end) for p in (*own, *others) if p.event.double)
     runs = _runs_of_elementwise(threads[main])
-    small = without(small, runs)
-    added = union(span for spans in anomaly.spans.values() for span in spans)
+    of_model, of_own = origin.model.get(main, []), origin.own.get(main, [])
+    small = without(union((p.start, p.end) for p in own if is_small(p)), runs)
+    sends = union((p.start, p.end) for p in (*own, *others) if p.place == COMMUNICATION)
+    classes = {
+        SMALL: small,
+        DOUBLE: union((p.start, p.end) for p in (*own, *others) if p.event.double),
+        POINTWISE: without(runs, of_own),
+        OWN_POINTWISE: common(runs, of_own),
+        ANOMALY: union(span for spans in anomaly.spans.values() for span in spans),
+    }
     of = {}
     silent: Spans = []
     for step in steps.all:
@@ -123,20 +134,18 @@ def cpu_shares(trace: Trace, anomaly: AnomalyMode) -> CpuShares:
             left = without(left, clip(spans, step.span))
         places[PYTHON_CODE] = length(left)
         silent += left
-        beside = {SMALL: small, DOUBLE: double, POINTWISE: runs, ANOMALY: added}
-        beside = {what: length(clip(spans, step.span)) for what, spans in beside.items()}
+        beside = {what: length(clip(spans, step.span)) for what, spans in classes.items()}
+        calls = union([*clip(small, step.span), *left])
+        beside |= {OF_MODEL: length(common(calls, of_model)), OF_OWN: length(common(calls, of_own))}
+        beside[HIDDEN] = length(clip(sends, step.span)) - places[COMMUNICATION]
         of[id(step)] = StepShares(step.lasts, places, beside)
-    found = CpuShares(steps, of, Counter())
-    _count(found, [*own, *others], is_small)
-    found.functions = own_functions(trace, main, silent)
+    found = CpuShares(steps, of, own_functions(trace, main, silent))
+    _count(found, [*own, *others], is_small, origin)
     names = {event.name for event in events}
-    found.loader = next((name for name in names if _SPECIAL[0][1].match(name)), "")
     found.fused = any("_fused_" in name for name in names)
     updates = any(name.startswith("Optimizer.step") for name in names)
     found.unseen = updates and not any(_BACKWARD.search(name) for name in names)
-    device = trace.header.get("deviceProperties", trace.header.get("computeProperties"))
-    of_a_gpu = bool(device) or bool(trace.events[CALL]) or any(_OF_A_GPU.search(name) for name in names)
-    found.for_gpu = of_a_gpu and not trace.cut  # whose missing part may hold it
+    found.for_gpu = trace.has_gpu_side and not trace.cut  # whose missing part may hold it
     return found
 
 
@@ -229,7 +238,7 @@ def _pieces(events: Sequence[Event]) -> list[_Piece]:
     return found
 
 
-def _count(found: CpuShares, pieces: Sequence[_Piece], is_small: Callable[[_Piece], bool]) -> None:
+def _count(found: CpuShares, pieces: Sequence[_Piece], is_small: Callable[[_Piece], bool], origin: Origin) -> None:
     steps = found.steps.all
     starts = [step.span[0] for step in steps]
     seen: set[int] = set()
@@ -246,7 +255,10 @@ def _count(found: CpuShares, pieces: Sequence[_Piece], is_small: Callable[[_Piec
                 ran[0] += first
                 ran[1] += lasts
                 found.updates += first and piece.place == OPTIMIZING
-                found.small += first and is_small(piece)
+                if first and is_small(piece):
+                    own = origin.is_own(event)
+                    found.small += not own
+                    found.own_small[event.name] += own
             place -= 1
 
 

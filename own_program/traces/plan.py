@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from course_utils.show.advice import Advice
 from course_utils.show.formats import format_percent, listed, short_name
@@ -21,216 +20,334 @@ _LEAST_SMALL = 200  # small operators in a step, from which on their number is w
 _LEAST_UPDATES = 100
 _LEAST_OF_ANOMALY = 0.001  # its checks are the smaller part of what it takes
 _MOST_PER_LAUNCH_US = 100.0  # that the GPU waits for each
+_LONG_WAIT_US = 1e6  # for one launch: more than Python's own work takes, mostly
+_SMALL_BATCH = 0.25  # of a step that the GPU waits for launches: more work in each would cost little
 _MOST_ENTRIES = 5
 _ENOUGH_STEPS = 4  # to say that one of them is the exception
+_TENSOR_CORES, _BFLOAT16 = (7, 0), (8, 0)  # compute capabilities that have them
+
+
+@dataclass
+class _Entry:
+    """What would be an entry if what speaks for it, by default all that it can save, takes enough of a step."""
+
+    saves: Amount
+    change: str
+    because: str
+    lesson: str
+    least: float = _LEAST
+    speaks: Amount | None = None
+    more: str = ""  # sentences that follow the evidence
 
 
 def plan_of(reading: Reading) -> tuple[Advice, ...]:
     """The entries of a plan, the one that can save the most first; none where nothing stands out."""
-    if reading.trace.cut:
+    if reading.trace.cut or (reading.cpu and reading.cpu.for_gpu):  # what the device did is not in the file
         return ()
-    entries = _on_cpu(reading) if reading.cpu else _on_gpu(reading)
-    found = [(total(reading.columns, amount), advice) for amount, advice in entries if advice is not None]
-    ranked = [advice for _, advice in sorted(found, key=lambda each: -each[0])]
-    # It slows more than a trace shows, so that all other entries look different without it.
-    return tuple([*_anomaly(reading), *ranked][:_MOST_ENTRIES])
+    entries = [*_compiles_anew(reading), *(_on_cpu(reading) if reading.cpu else _on_gpu(reading))]
+    entries.sort(key=lambda entry: -total(reading.columns, entry.saves))
+    found = filter(None, (_advice(reading, entry) for entry in entries))
+    # Anomaly mode slows more than a trace shows, so that all other entries look different without it.
+    return tuple([*_anomaly(reading), *found][:_MOST_ENTRIES])
+
+
+def _advice(reading: Reading, entry: _Entry) -> Advice | None:
+    """An entry with its numbers for each kind of steps, if it can save enough of one."""
+    columns = reading.columns
+    if max(column.share(entry.speaks or entry.saves) for column in columns) < entry.least:
+        return None
+    ranked = sorted(columns, key=lambda column: -column.share(entry.saves))
+    named = [column for column in ranked if column.share(entry.saves) >= 0.001][:4]
+    if not named:
+        return None
+    first = named[0]
+    of = _of(first, len(columns) == 1)
+    of += "".join(f", and at most {_percent(c.share(entry.saves))} of {_of(c, False)}" for c in named[1:])
+    if len(named) < len(columns) <= 4:
+        of += ", and next to nothing of the others"
+    times = first.times(entry.saves)
+    if not first.whole:
+        times += " a step" if len(columns) == 1 else f" in {first.name}"
+    amounts = [entry.saves(shares) for shares in first.shares]
+    if len(amounts) >= _ENOUGH_STEPS and max(amounts) > sum(amounts) / 2:
+        times += f", most of it in step {first.kind.steps[amounts.index(max(amounts))].number} alone"
+    because = f"{entry.because[0].upper()}{entry.because[1:]}: {times}.{entry.more and ' '}{entry.more}"
+    return Advice(entry.change, because, entry.lesson, min(1.0, first.share(entry.saves)), "at most", of)
+
+
+def _of(column: Column, only: bool) -> str:
+    return "a step" if only and not column.whole else column.name
+
+
+def _percent(share: float) -> str:
+    return f"{float(f'{100 * share:.2g}'):.15g}%"
+
+
+def _sum(*places: str) -> Amount:
+    """The time of some places, without what anomaly mode has of them."""
+    return lambda shares: sum(shares.get(place) - shares.anomaly.get(place, 0.0) for place in places)
+
+
+def _rest(*places: str) -> Amount:
+    """What is left of a step: nothing more can be hidden behind it."""
+    return lambda shares: max(0.0, shares.lasts - sum(map(shares.get, places)))
+
+
+def _least(some: Amount, other: Amount) -> Amount:
+    return lambda shares: min(some(shares), other(shares))
 
 
 def _anomaly(reading: Reading) -> list[Advice]:
     mode, marks = reading.anomaly, len(marked_steps(reading.trace.events[MARK]))
-    if not mode.checks or (reading.cpu and reading.cpu.for_gpu):
+    if not mode.checks:
         return []
     because = (
         f"{mode.checks / max(1, marks):,.0f} NaN checks {'a step' if marks else 'in all'} ran in the backward pass"
     )
     because += ", and Python stacks were noted for its nodes" if mode.stacks else ""
-    change, lesson = "switch anomaly mode off", "your_own_program"
-    found = _advice(reading.columns, _amount(on_gpu.ANOMALY), _LEAST_OF_ANOMALY, change, because, lesson)
-    if found is None:
-        return []
-    because = f"{found.because} torch.is_anomaly_enabled() tells where it is on."
+    more = "torch.is_anomaly_enabled() tells where it is on."
     if not mode.stacks:
-        because += (
-            " It also notes a Python stack for each operator of the forward pass, which often takes longer: that "
+        more += (
+            " It also notes a Python stack for each operator of the forward pass, which often takes longer: that is a "
+            "part of these operators' own time, and shows in a trace with with_stack=True alone."
         )
-        because += "is a part of these operators' own time, and shows in a trace with with_stack=True alone."
-    return [replace(found, because=because, of=f"{found.of}, its checks{' and stacks' if mode.stacks else ''} alone")]
+    amount: Amount = lambda shares: shares.get(on_gpu.ANOMALY)  # noqa: E731
+    entry = _Entry(amount, "switch anomaly mode off", because, "your_own_program", _LEAST_OF_ANOMALY, more=more)
+    found = _advice(reading, entry)
+    return [replace(found, of=f"{found.of}, its checks{' and stacks' if mode.stacks else ''} alone")] if found else []
 
 
-def _amount(what: str) -> Amount:
-    return lambda shares: shares.get(what)
+def _compiles_anew(reading: Reading) -> list[_Entry]:
+    place = on_cpu.COMPILING if reading.cpu else on_gpu.COMPILING
+    steps = [shares for column in reading.columns for shares in column.shares]
+    hit = sum(shares.get(place) > _LEAST * shares.lasts for shares in steps)
+    if hit < 2 or 2 * hit < len(steps):
+        return []
+    because, more = f"torch.compile worked in {hit} of {len(steps)} steps", "TORCH_LOGS=recompiles says why."
+    return [_Entry(_sum(place), "compile once, not in each step", because, "torch_compile", more=more)]
 
 
-def _without_anomaly(what: str) -> Amount:
-    return lambda shares: shares.get(what) - shares.anomaly.get(what, 0.0)
+def _loads(reading: Reading, place: str, who: str) -> _Entry:
+    loading = reading.loading
+    change, does = "give the DataLoader more workers, or less work", ", whose workers' part is not in the file"
+    if loading.alone:
+        change, does = "load batches in worker processes (num_workers)", ", which loads in the main process"
+    if loading.fetches:
+        change = "index the tensors once a batch, not sample by sample"
+        steps = max(1, len(marked_steps(reading.trace.events[MARK])))
+        does = f", which called {loading.operator} {loading.fetches / steps:,.0f} times a step"
+        does = f"{does}: samples are fetched one by one from tensors in memory"
+    name, lasts = next(iter(loading.functions.most_common(1)), ("", 0.0))
+    most = "most" if lasts > loading.functions.total() / 2 else "the largest part"
+    does += f"; {most} of it in {short_name(name)}" if name else ""
+    return _Entry(_sum(place), change, f"{who} inside the DataLoader{does}", "data_loading")
 
 
-def _on_gpu(reading: Reading) -> list[tuple[Amount, Advice | None]]:
-    columns = reading.columns
-
-    def entry(what: str, least: float, change: str, because: str, lesson: str) -> tuple[Amount, Advice | None]:
-        amount = _without_anomaly(what)
-        return amount, _advice(columns, amount, least, change, because, lesson)
-
-    entries = [
-        entry(
-            on_gpu.DATA,
-            _LEAST,
-            "load the next batch while the GPU computes",
-            "the GPU was idle while the program waited in the DataLoader",
-            "data_loading",
-        ),
-        *_waits_for_the_host(reading),
-        entry(
-            on_gpu.SHORT,
-            _LEAST_OF_KERNELS,
-            "run fewer kernels, each for longer: compile the model",
-            "the GPU was idle for moments from one short kernel to the next, which had been launched",
-            "torch_compile",
-        ),
-        entry(
-            on_gpu.ALLOC,
-            _LEAST,
-            "keep the allocator from asking the driver for memory in every step",
-            "the GPU was idle while the program allocated or freed memory with the driver",
-            "caching_allocator",
-        ),
-        entry(
-            on_gpu.PAGEABLE,
-            _LEAST,
-            "copy from pinned memory, with non_blocking=True",
-            "copies from pageable memory, or the CPU's preparing them, held the GPU up",
-            "pinned_memory",
-        ),
-        entry(
-            on_gpu.PINNED,
-            _LEAST,
-            "copy the next batch while the GPU computes",
-            "copies to the GPU ran with no computing beside them",
-            "pinned_memory",
-        ),
-        entry(
-            on_gpu.TO_HOST,
-            _LEAST,
-            "copy fewer results to the host",
-            "copies to the host ran with no computing beside them",
-            "host_device_syncs",
-        ),
-        _communication(reading),
-        entry(
-            on_gpu.ATTENTION,
-            _LEAST_OF_KERNELS,
-            "call scaled_dot_product_attention",
-            "a softmax between two matrix products, each a kernel of its own, is attention that writes its scores out "
-            "(the products are counted, too, and remain in part)",
-            "flash_attention",
-        ),
-        entry(
-            on_gpu.OPTIMIZER,
-            _LEAST_OF_KERNELS,
-            "update all parameters in one kernel (fused=True, or a compiled optimizer)",
-            "the optimizer's step ran as several kernels for each update",
-            "torch_compile",
-        ),
-        entry(
-            on_gpu.POINTWISE,
-            _LEAST_POINTWISE,
-            "fuse elementwise kernels: compile the model",
-            "elementwise kernels ran one after the other, each reading and writing all of its data",
-            "torch_compile",
-        ),
-    ]
-
-    entries.append(_double(columns, "kernels ran in float64, as their names say"))
-
-    def halved(shares: on_gpu.StepShares) -> float:
-        # TF32's matrix products run at half the rate of those in 16 bits; of fp32's, nothing that general is known.
-        return shares.get(on_gpu.FP32) + shares.get(on_gpu.TF32) / 2
-
-    precise = max((c.share(halved) for c in columns), default=0.0)
-    single = total(columns, lambda shares: shares.get(on_gpu.FP32))
-    what = "fp32, off the tensor cores" if single * 2 > precise else "fp32 as TF32"
-    because = f"matrix products ran in {what}"
-    if total(columns, lambda shares: shares.get(on_gpu.TF32)):
-        because += "; of those in TF32 half can go at most"
-    entries.append(
-        (halved, _advice(columns, halved, _LEAST_OF_KERNELS, "compute in 16 bits (autocast to bfloat16)", because,
-                         "mixed_precision"))
-    )  # fmt: skip
-    return entries
-
-
-def _waits_for_the_host(reading: Reading) -> list[tuple[Amount, Advice | None]]:
-    """Where the host came late: since it had waited for the device, by its launches, or by other work of its own."""
-    columns, devices = reading.columns, reading.devices
-    steps = max(1, sum(len(column.shares) for column in columns))
-    launches, graphs = (sum(each) / steps for each in zip(*((d.launches, d.graphs) for d in devices), strict=True))
-    waits, late = _without_anomaly(on_gpu.SYNC), _without_anomaly(on_gpu.LAUNCH)
-    # What the host does by itself for longer than the device works, no running ahead can hide.
-    slow = total(columns, _amount(on_gpu.AFTER_SYNC)) > total(columns, _busy)
-    if slow:
-        waits, late = _sum(waits, on_gpu.AFTER_SYNC, -1), _sum(late, on_gpu.AFTER_SYNC, 1)
-    # A launch takes 10 us with its operator, and some 50 with much Python around it: more, outside operators, is other
-    # work, of which a compiler knows nothing.
-    waited = sum(late(shares) for column in columns for shares in column.shares) / steps
-    inside = sum(device.in_operators for device in devices) / steps
-    busy_host = graphs * 2 > launches or (waited > _MOST_PER_LAUNCH_US * launches and inside < waited / 2)
-    change = "let the program run ahead of the GPU"
-    because = f"the GPU ran dry while the program waited for it{_waits(reading)}, and idled until more was launched"
-    entries = [(waits, _advice(columns, waits, _LEAST, change, because, "host_device_syncs"))]
-    if not busy_host and reading.anomaly.checks:  # stacks that are noted within operators make launches late as well
-        return entries
-    change, lesson = "launch less: compile the step, with CUDA graphs (mode='reduce-overhead')", "torch_compile"
-    if busy_host:
-        change, lesson = "find what the CPU does between its launches, and do less of it", "profiler"
-    meanwhile = _meanwhile(reading, slow, waited * steps) if busy_host else ""
-    because = f"the GPU had nothing to do until the CPU{meanwhile} made its next launch, of {launches:,.0f} a step"
-    because += f" ({graphs:,.0f} of CUDA graphs)" if graphs >= 1 else ""
-    found = _advice(columns, late, _LEAST, change, because, lesson)
-    if found and busy_host and not reading.trace.events[PYTHON]:
-        found = replace(
-            found, because=f"{found.because} Record with with_stack=True to see in which function of yours."
-        )
-    return [*entries, (late, found)]
-
-
-def _busy(shares: on_gpu.StepShares) -> float:
-    return shares.lasts - sum(map(shares.get, on_gpu.IDLE))
-
-
-def _sum(amount: Amount, what: str, times: int) -> Amount:
-    return lambda shares: amount(shares) + times * shares.get(what)
-
-
-def _double(columns: Sequence[Column], because: str) -> tuple[Amount, Advice | None]:
-    def amount(shares: on_gpu.StepShares) -> float:
-        return shares.get(on_gpu.DOUBLE)
-
-    change = "compute in float32 (or less)"
-    return amount, _advice(columns, amount, _LEAST_OF_KERNELS, change, because, "mixed_precision")
-
-
-def _communication(reading: Reading) -> tuple[Amount, Advice | None]:
-    def amount(shares: on_gpu.StepShares) -> float:
-        return shares.get(on_gpu.SENDS)
-
-    collectives: Counter[str] = sum((device.collectives for device in reading.devices), Counter())
-    hidden = total(reading.columns, lambda shares: shares.get(on_gpu.HIDDEN))
-    beside = f"; {format_percent(hidden)} of the time more is hidden" if hidden >= 0.001 else "; none is hidden"
-    because = f"communication ({_names(collectives)}) ran with no computing beside it "
-    because += f"(waits for slower ranks are in it{beside})"
-    change = "overlap communication with computing"
-    return amount, _advice(reading.columns, amount, _LEAST, change, because, _lesson(collectives))
-
-
-def _lesson(collectives: Counter[str]) -> str:
+def _communicates(reading: Reading, place: str, collectives: Counter[str], because: str) -> _Entry:
+    sends = _sum(place)
+    # Communication may run beside all else of a step but what waits for another GPU.
+    waits: Amount = lambda shares: shares.get(on_gpu.QUEUED) - shares.get(on_gpu.SHORT)  # noqa: E731
+    rest = _rest(place, on_gpu.HIDDEN)
+    beside: Amount = lambda shares: max(0.0, rest(shares) - waits(shares))  # noqa: E731
+    change, more = "overlap communication with computing", ""
+    if total(reading.columns, sends) > total(reading.columns, beside):
+        share = format_percent(total(reading.columns, sends))
+        more = f"It takes {share}, more than there is to hide it behind: to save more, send less."
     sharded = sum(lasts for name, lasts in collectives.items() if name in ("all_gather", "reduce_scatter"))
-    return "fsdp" if sharded > 0.5 * collectives.total() else "ddp"
+    lesson = "fsdp" if sharded > 0.5 * collectives.total() else "ddp"
+    return _Entry(_least(sends, beside), change, because, lesson, more=more)
+
+
+def _double(because: str) -> _Entry:
+    return _Entry(_sum(on_gpu.DOUBLE), "compute in float32 (or less)", because, "mixed_precision", _LEAST_OF_KERNELS)
 
 
 def _names(collectives: Counter[str]) -> str:
     names = [name for name, lasts in collectives.most_common(3) if lasts > 0.05 * collectives.total()]
     return listed(names) if names else "of an unknown kind"
+
+
+_FEWER = "do with one call for the batch what runs in many outside the model"
+_DOUBT = "Whether they are the model's, or your own code's around it, a recording with with_stack=True tells."
+
+
+def _compiles(reading: Reading, *parts: tuple[Amount, float, str, str], more: str = "") -> list[_Entry]:
+    """One entry for all that a compiler takes away; each part has the least that speaks for it, change and evidence."""
+    speak = [part for part in parts if max(column.share(part[0]) for column in reading.columns) >= part[1]]
+    if not speak:
+        return []
+    amount: Amount = lambda shares: sum(part[0](shares) for part in parts)  # noqa: E731
+    return [_Entry(amount, speak[0][2], "; ".join(part[3] for part in speak), "torch_compile", 0.0, more=more)]
+
+
+def _on_gpu(reading: Reading) -> list[_Entry]:
+    collectives: Counter[str] = sum((device.collectives for device in reading.devices), Counter())
+    hidden = total(reading.columns, lambda shares: shares.get(on_gpu.HIDDEN))
+    beside = f"; {format_percent(hidden)} of the time more is hidden" if hidden >= 0.001 else "; none is hidden"
+    sends = f"communication ({_names(collectives)}) ran with no computing beside it "
+    sends += f"(waits for slower ranks are in it{beside})"
+    entries = [
+        _loads(reading, on_gpu.DATA, "the GPU was idle while the program was"),
+        *_waits_for_the_host(reading),
+        _Entry(
+            _sum(on_gpu.ALLOC),
+            "keep the allocator from asking the driver for memory in every step",
+            "the GPU was idle while the program allocated or freed memory with the driver",
+            "caching_allocator",
+        ),
+        _Entry(
+            _sum(on_gpu.PAGEABLE),
+            "copy from pinned memory, with non_blocking=True",
+            "copies from pageable memory, or the CPU's preparing them, held the GPU up",
+            "pinned_memory",
+        ),
+        _Entry(
+            _least(_sum(on_gpu.PINNED), _rest(on_gpu.PINNED)),
+            "copy the next batch while the GPU computes",
+            "copies to the GPU ran with no computing beside them",
+            "pinned_memory",
+        ),
+        _Entry(
+            _sum(on_gpu.TO_HOST),
+            "copy fewer results to the host",
+            "copies to the host ran with no computing beside them",
+            "host_device_syncs",
+        ),
+        _communicates(reading, on_gpu.SENDS, collectives, sends),
+        _Entry(
+            _sum(on_gpu.WITHIN),
+            "copy less within the GPU's memory",
+            f"copies within the GPU's memory ran with no computing beside them{_copied(reading)}",
+            "profiler",
+            _LEAST_OF_KERNELS,
+        ),
+        _Entry(
+            _sum(on_gpu.ATTENTION),
+            "call scaled_dot_product_attention",
+            "a softmax between two matrix products, each a kernel of its own, is attention that writes its scores out "
+            "(the products are counted, too, and remain in part)",
+            "flash_attention",
+            _LEAST_OF_KERNELS,
+        ),
+        _Entry(
+            _sum(on_gpu.OPTIMIZER, on_gpu.OPTIMIZER_LAUNCH),
+            "update all parameters in one kernel (fused=True, or a compiled optimizer)",
+            "the optimizer's step ran as several kernels for each update",
+            "torch_compile",
+            _LEAST_OF_KERNELS,
+            _sum(on_gpu.OPTIMIZER),
+        ),
+        _double("kernels ran in float64, as their names say"),
+        _Entry(
+            _sum(on_gpu.OWN_POINTWISE),
+            "fuse elementwise kernels outside the model: compile the function that calls them",
+            "elementwise kernels ran one after the other, each reading and writing all of its data",
+            "torch_compile",
+            _LEAST_POINTWISE,
+        ),
+    ]
+    return [*entries, *_in_16_bits(reading)]
+
+
+def _in_16_bits(reading: Reading) -> list[_Entry]:
+    gpus = [reading.trace.gpus[device.device] for device in reading.devices]
+    known = [gpu.capability for gpu in gpus if gpu.capability]
+    if any(capability < _TENSOR_CORES for capability in known):
+        return []
+    how = "autocast"
+    if len(known) == len(gpus):
+        how = "autocast to bfloat16" if min(known) >= _BFLOAT16 else "autocast to float16, with a GradScaler"
+
+    def halved(shares: on_gpu.StepShares) -> float:
+        return shares.get(on_gpu.FP32) + shares.get(on_gpu.TF32) / 2
+
+    tf32 = total(reading.columns, _sum(on_gpu.TF32))
+    single = total(reading.columns, _sum(on_gpu.FP32)) >= tf32 / 2
+    because = f"matrix products ran in {'fp32' if single else 'fp32 as TF32'}"
+    halves = ["of those in TF32"] * bool(tf32) + ["of kernels between them"]
+    others = total(reading.columns, _sum(on_gpu.OTHERS))
+    if tf32 or others:
+        because += f"; {' and '.join(halves[: 1 + bool(others)] if tf32 else halves)} half can go at most"
+    amount: Amount = lambda shares: halved(shares) + shares.get(on_gpu.OTHERS) / 2  # noqa: E731
+    return [_Entry(amount, f"compute in 16 bits ({how})", because, "mixed_precision", _LEAST_OF_KERNELS, halved)]
+
+
+def _copied(reading: Reading) -> str:
+    """Which operators copy within the GPU's memory, and where."""
+    copied: Counter[tuple[str, str]] = sum((device.copied for device in reading.devices), Counter())
+    named = [
+        f"{operator} {format_percent(lasts / copied.total())}{f' ({short_name(line)})' if line else ''}"
+        for (operator, line), lasts in copied.most_common(3)
+        if operator and lasts > 0.05 * copied.total()
+    ]
+    return f", for {listed(named)}" if named else "; for which operator, the file does not say"
+
+
+def _waits_for_the_host(reading: Reading) -> list[_Entry]:
+    """Where the host came late: since it had waited for the device, by its launches, or by other work of its own."""
+    columns, devices = reading.columns, reading.devices
+    steps = max(1, sum(len(column.shares) for column in columns))
+    launches, graphs = (sum(each) / steps for each in zip(*((d.launches, d.graphs) for d in devices), strict=True))
+    waits, late = _sum(on_gpu.SYNC), _sum(on_gpu.LAUNCH)
+    # What the host does by itself for longer than the device works, no running ahead can hide.
+    slow = total(columns, _sum(on_gpu.AFTER_SYNC)) > total(columns, _rest(*on_gpu.IDLE))
+    if slow:
+        waits, late = _less(waits, on_gpu.AFTER_SYNC), _sum(on_gpu.LAUNCH, on_gpu.AFTER_SYNC)
+    because = f"the GPU ran dry while the program waited for it{_waits(reading)}, and idled until more was launched"
+    entries = [_Entry(waits, "let the program run ahead of the GPU", because, "host_device_syncs")]
+    fused = [
+        (
+            _sum(on_gpu.SHORT),
+            _LEAST_OF_KERNELS,
+            "run fewer kernels, each for longer: compile the model",
+            "the GPU was idle for moments from one short kernel to the next, which had been launched",
+        ),
+        (
+            _sum(on_gpu.POINTWISE),
+            _LEAST_POINTWISE,
+            "fuse elementwise kernels: compile the model",
+            "elementwise kernels ran one after the other, each reading and writing all of its data",
+        ),
+    ]
+    # A launch takes 10 us with its operator, and some 50 with much Python around it: more, outside operators, is other
+    # work, of which a compiler knows nothing.
+    waited = sum(late(shares) for column in columns for shares in column.shares) / steps
+    inside = sum(device.in_operators for device in devices) / steps
+    until, of = "the GPU had nothing to do until the CPU", f" made its next launch, of {launches:,.0f} a step"
+    of += f" ({graphs:,.0f} of CUDA graphs)" if graphs >= 1 else ""
+    if graphs * 2 > launches or (waited > _MOST_PER_LAUNCH_US * launches and inside < waited / 2):
+        because = until + _meanwhile(reading, slow, waited * steps) + of
+        more, longest = "", max(device.longest for device in devices)
+        if not reading.trace.events[PYTHON]:
+            more = "Record with with_stack=True to see in which function of yours."
+            if longest >= _LONG_WAIT_US and longest > waited * steps / 2:
+                more = "So long a wait for one launch may be compiling, or another first use: record later steps."
+        change = "find what the CPU does between its launches, and do less of it"
+        return [*entries, *_compiles(reading, *fused), _Entry(late, change, because, "profiler", more=more)]
+    if reading.anomaly.checks:  # stacks that are noted within operators make launches late as well
+        return [*entries, *_compiles(reading, *fused)]
+    operators: Counter[str] = sum((device.own_launches for device in devices), Counter())
+    if operators:
+        because = f"{until} made its next launch: {operators.total() / steps:,.0f} of {launches:,.0f} a step come from "
+        because += f"your own code outside the model{_outside(reading, operators, steps)}"
+        entries.append(_Entry(_sum(on_gpu.OWN_LAUNCH), _FEWER, because, "launch_bound"))
+    models = _less(late, on_gpu.OWN_LAUNCH)
+    makers = {reading.trace.gpus[device.device].maker for device in devices}
+    change = "launch less: compile the step"
+    change += {"NVIDIA": ", with CUDA graphs (mode='reduce-overhead')", "AMD": " (mode='reduce-overhead')"}.get(
+        makers.pop() if len(makers) == 1 else "", ""
+    )
+    more = []
+    if total(columns, models) > _SMALL_BATCH:
+        more.append("A larger batch, if memory is left, gives each launch more to do.")
+    if not reading.origin.known and total(columns, models) >= _LEAST:
+        more.append(_DOUBT)
+    part = (models, _LEAST, change, until + of)
+    return [*entries, *_compiles(reading, part, *fused, more=" ".join(more))]
+
+
+def _less(amount: Amount, what: str) -> Amount:
+    return lambda shares: amount(shares) - shares.get(what)
 
 
 def _waits(reading: Reading) -> str:
@@ -254,79 +371,49 @@ def _meanwhile(reading: Reading, slow: bool, waited: float) -> str:
     return f", most of that time in {short_name(name)}," if lasts > waited / 2 else ""
 
 
-def _on_cpu(reading: Reading) -> list[tuple[Amount, Advice | None]]:
+def _on_cpu(reading: Reading) -> list[_Entry]:
     found, columns = reading.cpu, reading.columns
-    if found is None or found.for_gpu:  # what the device did meanwhile is not in the file
-        return []
+    assert found is not None
     steps = max(1, len(found.steps.all))
-
-    def of(*places: str) -> Amount:
-        return lambda shares: sum(map(shares.get, places))
-
-    entries: list[tuple[Amount, Advice | None]] = []
-    data = of(on_cpu.LOADING)
-    alone = "_SingleProcess" in found.loader
-    change = (
-        "load batches in worker processes (num_workers)" if alone else "give the DataLoader more workers, or less work"
-    )
-    because = f"the program was inside the DataLoader{', which loads in the main process' if alone else ''}"
-    entries.append((data, _advice(columns, data, _LEAST, change, because, "data_loading")))
-    sends = of(on_cpu.COMMUNICATION)
     collectives: Counter[str] = Counter()
     for name, lasts in found.collectives.items():
         short = next((each for each, pattern in on_gpu.COLLECTIVES.items() if pattern.search(name)), name)
         collectives[short] += lasts  # type: ignore[assignment]
     because = f"the program waited for communication ({_names(collectives)}) with no operator running beside it "
     because += "(waits for slower ranks are in it)"
-    change = "overlap communication with computing, or send less"
-    entries.append((sends, _advice(columns, sends, _LEAST, change, because, _lesson(collectives))))
-    entries.append(_double(columns, "operators ran on tensors in float64"))
+    entries = [
+        _loads(reading, on_cpu.LOADING, "the program was"),
+        _communicates(reading, on_cpu.COMMUNICATION, collectives, because),
+        _double("operators ran on tensors in float64"),
+    ]
     if found.updates / steps >= _LEAST_UPDATES and not found.fused:
-        update = of(on_cpu.OPTIMIZING)
         because = f"the optimizer called {found.updates / steps:,.0f} operators a step"
         change = "update all parameters in one call (fused=True, or a compiled optimizer)"
-        entries.append((update, _advice(columns, update, _LEAST_POINTWISE, change, because, "torch_compile")))
-    if found.small / steps >= _LEAST_SMALL and max(c.share(of(on_cpu.SMALL)) for c in columns) >= _LEAST_POINTWISE:
-        small = of(on_cpu.SMALL, on_cpu.PYTHON_CODE)
+        entries.append(_Entry(_sum(on_cpu.OPTIMIZING), change, because, "torch_compile", _LEAST_POINTWISE))
+    small = max(column.share(_sum(on_cpu.SMALL)) for column in columns) >= _LEAST_POINTWISE
+    if small and found.own_small.total() / steps >= _LEAST_SMALL:
+        because = f"{found.own_small.total() / steps:,.0f} small operators a step come from your own code outside the "
+        because += f"model{_outside(reading, found.own_small, steps)}, with Python between them"
+        entries.append(_Entry(_sum(on_cpu.OF_OWN), _FEWER, because, "launch_bound", _LEAST_POINTWISE))
+    parts = []
+    if small and found.small / steps >= _LEAST_SMALL:
         because = f"{found.small / steps:,.0f} operators a step took under 20 µs of their own, with Python between them"
-        change = "fuse small operators: compile the model"
-        entries.append((small, _advice(columns, small, _LEAST_POINTWISE, change, because, "torch_compile")))
-    if reading.anomaly.checks:  # how long these operators take by themselves is unknown: stacks were noted in them
-        return entries
-    runs = of(on_cpu.POINTWISE)
-    change = "fuse elementwise operators: compile the model"
-    because = "elementwise operators ran three and more in a row, each reading and writing all of its data"
-    entries.append((runs, _advice(columns, runs, _LEAST_POINTWISE, change, because, "torch_compile")))
-    return entries
+        parts.append((_sum(on_cpu.OF_MODEL), _LEAST_POINTWISE, "fuse small operators: compile the model", because))
+    more = "" if reading.origin.known or not parts else _DOUBT
+    if not reading.anomaly.checks:  # else how long operators take by themselves is unknown: stacks were noted in them
+        because = "elementwise operators ran three and more in a row, each reading and writing all of its data"
+        change = "fuse elementwise operators: compile the {}"
+        parts.append((_sum(on_cpu.POINTWISE), _LEAST_POINTWISE, change.format("model"), because))
+        change = change.format("function that calls them")
+        entries.append(_Entry(_sum(on_cpu.OWN_POINTWISE), change, because, "torch_compile", _LEAST_POINTWISE))
+    return [*entries, *_compiles(reading, *parts, more=more)]
 
 
-def _advice(
-    columns: Sequence[Column], amount: Amount, least: float, change: str, because: str, lesson: str
-) -> Advice | None:
-    """An entry with its numbers for each kind of steps, if it can save enough of one."""
-    ranked = sorted(columns, key=lambda column: -column.share(amount))
-    shares = [column.share(amount) for column in ranked]
-    if not shares or shares[0] < least:
-        return None
-    named = [column for column, share in zip(ranked, shares, strict=True) if share >= 0.001][:4]
-    of = _of(named[0], len(columns) == 1)
-    of += "".join(f", and at most {_percent(column.share(amount))} of {_of(column, False)}" for column in named[1:])
-    if len(named) < len(columns) <= 4:
-        of += ", and next to nothing of the others"
-    first = named[0]
-    times = first.times(amount)
-    if not first.whole:
-        times += " a step" if len(columns) == 1 else f" in {first.name}"
-    amounts = [amount(shares) for shares in first.shares]
-    if len(amounts) >= _ENOUGH_STEPS and max(amounts) > sum(amounts) / 2:
-        times += f", most of it in step {first.kind.steps[amounts.index(max(amounts))].number} alone"
-    because = f"{because[0].upper()}{because[1:]}: {times}."
-    return Advice(change, because, lesson, shares[0], "at most", of)
-
-
-def _of(column: Column, only: bool) -> str:
-    return "a step" if only and not column.whole else column.name
-
-
-def _percent(share: float) -> str:
-    return f"{float(f'{100 * share:.2g}'):.15g}%"
+def _outside(reading: Reading, operators: Counter[str], steps: int) -> str:
+    """Which operators run outside the model, and where."""
+    functions: Counter[str] = Counter()
+    for tid, spans in reading.origin.own.items():
+        functions += on_cpu.own_functions(reading.trace, tid, spans)
+    name = next(iter(functions.most_common(1)), ("",))[0]
+    most = [f"{operator or 'others'} ({count / steps:,.0f})" for operator, count in operators.most_common(2)]
+    return f"{f' ({short_name(name)})' if name else ''}, mostly {listed(most)}"

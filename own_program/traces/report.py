@@ -24,7 +24,8 @@ _SHOWN = 0.003  # of a step: a place with less has no line of its own
 _MOST_ROWS, _MOST_COLUMNS, _MOST_NAMES = 10, 4, 15
 _NOTED, _LEAST_NOTED = 3, 0.05  # names in a note, and of the time that they take together
 _LEAST_UNEXPLAINED = 0.10  # of a step that Python took by itself, to be worth words
-_SUSPECT = 0.10  # of a step that the GPU idled though its next kernel had been launched
+_SUSPECT = 0.10  # of a step, and no change of the program follows from it
+WARM_UP = "schedule(wait=5, warmup=3, active=8, repeat=1)"
 
 
 def read_trace(source: str | Path | bytes, other: str | Path | bytes | None = None) -> TraceReport | TracePair:
@@ -135,7 +136,12 @@ def _table(found: Reading, places: Sequence[str]) -> Grid:
 
 
 def _sentence(found: Reading, plan: Sequence[Advice]) -> list[str | Toned]:
-    said = _cpu_sentence(found) if found.cpu else _gpu_sentence(found)
+    said, largest = _largest_part(found), _largest(found)
+    if (why := _why(found)) and largest in why:
+        said = f"{said}. {why[largest]}"
+        if plan:
+            return [f"{said} Of what is known, change first: ", Toned(plan[0].change), "."]
+        return [said]
     if plan:
         unknown = _unexplained(found, plan[0])
         first = ". To change first: " if unknown is None else f"{unknown}. Of what is known, change first: "
@@ -160,6 +166,37 @@ def _sentence(found: Reading, plan: Sequence[Advice]) -> list[str | Toned]:
     return [f"{said}. Most of the rest is ", Toned(rest), f" ({format_percent(share)}); no change follows from that."]
 
 
+def _largest(found: Reading) -> str:
+    return max(_places(found), key=lambda place: total(found.columns, _amount(place)))
+
+
+def _why(found: Reading) -> dict[str, str]:
+    """Sentences on places from which no change of the program follows, where they take much."""
+    if found.trace.cut:
+        return {}
+    later = f"Record later steps, with {WARM_UP}."
+    anew = on_cpu.COMPILING if found.cpu else on_gpu.COMPILING
+    said = {
+        on_gpu.QUEUED: "Its next kernel had been launched by then: it waited for another stream or another GPU, or "
+        "kernels are missing from the file.",
+        on_gpu.UNKNOWN: "No launches were recorded, so why the GPU was idle is unknown. Record ProfilerActivity.CPU, "
+        "too.",
+        on_gpu.PROFILER: "That is the profiler's own work: without it, a step is shorter.",
+        on_gpu.START: f"Code is loaded when it first runs: later steps do without. {later}",
+        anew: f"That is torch.compile's own work: steps that compile nothing do without. {later}",
+    }
+    slow = [event for device in found.devices for event in device.first_uses]
+    if slow:
+        longest = max(slow, key=lambda event: event.end - event.start)
+        said[on_gpu.START] = (
+            f"{longest.name} took {format_seconds((longest.end - longest.start) / 1e6)} once, far longer than its "
+            f"like: a first use, as it seems, which loads code. {later}"
+        )
+    parts = {place: total(found.columns, _amount(place)) for place in said}
+    parts[on_gpu.QUEUED] -= total(found.columns, _amount(on_gpu.SHORT))
+    return {place: said[place] for place, share in parts.items() if share >= _SUSPECT}
+
+
 def _unexplained(found: Reading, first: Advice | None = None) -> str | None:
     """What to add of Python's own time before the plan, if that is more than anything that the plan can save."""
     python = total(found.columns, _amount(on_cpu.PYTHON_CODE)) if found.cpu else 0.0
@@ -173,26 +210,22 @@ def _unexplained(found: Reading, first: Advice | None = None) -> str | None:
     return words + ("" if found.trace.events[PYTHON] else ". Record with with_stack=True to see where")
 
 
-def _gpu_sentence(found: Reading) -> str:
-    columns = sorted(found.columns, key=lambda column: -column.lasts)[:3]
-    parts = []
-    for column in columns:
+def _largest_part(found: Reading) -> str:
+    """The largest part of the steps, and how much of them a GPU computes."""
+    largest, computes = [], []
+    for column in sorted(found.columns, key=lambda column: -column.lasts)[:3]:
         lasts = format_seconds(column.mean(lambda shares: shares.lasts) / 1e6)
-        share = format_percent(column.share(_amount(on_gpu.COMPUTE)))
-        of = "a step" if len(found.columns) == 1 and not column.whole else column.name
-        parts.append(f"{share} of {of} ({lasts})")
-    return f"{'The GPU computes' if len(found.devices) == 1 else 'The GPUs compute'} for {listed(parts)}"
-
-
-def _cpu_sentence(found: Reading) -> str:
-    columns = sorted(found.columns, key=lambda column: -column.lasts)[:3]
-    parts = []
-    for column in columns:
-        place = max(on_cpu.CPU_PLACES, key=lambda place: column.share(_amount(place)))
-        of = "a step" if len(found.columns) == 1 and not column.whole else column.name
-        lasts = format_seconds(column.mean(lambda shares: shares.lasts) / 1e6)
-        parts.append(f"of {of} ({lasts}) is {place} ({format_percent(column.share(_amount(place)))})")
-    return f"The largest part {listed(parts)}"
+        of = f"{'a step' if len(found.columns) == 1 and not column.whole else column.name} ({lasts})"
+        place = max(_places(found), key=lambda place: column.share(_amount(place)))
+        largest.append((place, f"of {of} is {place} ({format_percent(column.share(_amount(place)))})"))
+        computes.append((format_percent(column.share(_amount(on_gpu.COMPUTE))), of))
+    words = f"The largest part {listed(part for _, part in largest)}"
+    who = "the GPU computes" if len(found.devices) == 1 else "the GPUs compute"
+    if found.cpu:
+        return words
+    if all(place == on_gpu.COMPUTE for place, _ in largest):
+        return f"T{who[1:]} for {listed(f'{share} of {of}' for share, of in computes)}"
+    return f"{words}; {who} for {listed(share for share, _ in computes)}"
 
 
 def _warning(found: Reading) -> str:
@@ -208,21 +241,16 @@ def _warning(found: Reading) -> str:
     if not found.parts[0].steps.marked:
         parts.append("No step is marked, so the program's start and its steps are told together.")
         parts += [] if cut else [f"{HOW}."]
-    queued = total(found.columns, lambda shares: shares.get(on_gpu.QUEUED) - shares.get(on_gpu.SHORT))
-    if queued >= _SUSPECT:
-        parts.append(
-            f"In {format_percent(queued)} of the time the GPU was idle though its next kernel had been launched: it "
-            "waited for another stream or another GPU, or kernels are missing from the file."
-        )
-    if total(found.columns, _amount(on_gpu.UNKNOWN)) >= _SUSPECT and not cut:
-        parts.append("No launches were recorded, so why the GPU was idle is unknown. Record ProfilerActivity.CPU, too.")
+    said = _why(found)
+    for place in said.keys() - {_largest(found)}:
+        words = f"{format_percent(total(found.columns, _amount(place)))} is {place}. {said[place]}"
+        parts.append(f"{words[0].upper()}{words[1:]}")
     return " ".join(parts)
 
 
 def _most(found: Reading) -> list[str]:
     """What takes most of the largest part, where that has names."""
-    largest = max(_places(found), key=lambda place: total(found.columns, _amount(place)))
-    if largest not in (on_gpu.COMPUTE, on_cpu.OPERATORS, on_cpu.ELSEWHERE):
+    if _largest(found) not in (on_gpu.COMPUTE, on_cpu.OPERATORS, on_cpu.ELSEWHERE):
         return []
     shares = [each for column in found.columns for each in column.shares]
     names = on_gpu.by_name(shares, on_cpu.OPERATORS if found.cpu else on_gpu.COMPUTE)
@@ -310,16 +338,6 @@ def _numbers(found: Reading) -> Sheet:
     for device in found.devices:
         who = f"GPU {device.device}: " if len(found.devices) > 1 else ""
         grids += _named(f"{who}the device's work by name", on_gpu.by_name([*device.of.values()]))
-        whole = device.whole
-        values = [
-            (name, f"{format_seconds(whole[name] / 1e6)}, {format_percent(whole[name] / whole['span'])}")
-            for name in ("computing", "other", "idle")
-        ]
-        grids.append(
-            named_values(
-                f"{who}The whole recording, {format_seconds(whole['span'] / 1e6)} from first to last work", values
-            )
-        )
         if device.waits:
             waits = device.waits[:8]
             grids.append(Grid(f"{who}where the program waited before the GPU ran dry", (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+import statistics
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
@@ -15,7 +16,8 @@ from own_program.traces.anomaly import AnomalyMode
 from own_program.traces.events import CALL, COPY, DEVICE, KERNEL, MARK, OP, OVERHEAD, PYTHON, SET, Event, Trace
 from own_program.traces.intervals import Span, Spans, clip, common, gaps, length, union, without
 from own_program.traces.names import is_communication, is_own_code
-from own_program.traces.steps import Steps, device_steps
+from own_program.traces.origin import Origin
+from own_program.traces.steps import Steps, device_steps, marked_steps
 
 # The places of a step's time, in the order of a card.
 COMPUTE, SENDS = "computing", "communication, not hidden"
@@ -31,41 +33,26 @@ DATA, SYNC, LAUNCH, ALLOC = (
     "idle: waits for the host",
     "idle: memory is allocated",
 )
-START, PROFILER, QUEUED, UNKNOWN = (
-    "idle: the program starts",
+START, COMPILING, PROFILER, QUEUED, UNKNOWN = (
+    "idle: start, or first use",
+    "idle: code is compiled",
     "idle: the profiler works",
     "idle: between launched kernels",
     "idle: no call recorded",
 )
-PLACES = (
-    COMPUTE,
-    WITHIN,
-    SENDS,
-    PAGEABLE,
-    PINNED,
-    TO_HOST,
-    DATA,
-    SYNC,
-    LAUNCH,
-    ALLOC,
-    START,
-    PROFILER,
-    QUEUED,
-    UNKNOWN,
-)
-IDLE = PLACES[6:]
+BUSY = (COMPUTE, WITHIN, SENDS, PAGEABLE, PINNED, TO_HOST)
+IDLE = (DATA, SYNC, LAUNCH, ALLOC, START, COMPILING, PROFILER, QUEUED, UNKNOWN)
+PLACES = BUSY + IDLE
 # What of a step is told beside: it lies in the places above.
 HIDDEN = "communication hidden behind computing"
 SHORT = "moments between kernels"
-FP32, TF32, DOUBLE, POINTWISE, ATTENTION, OPTIMIZER = (
-    "fp32 matrix products",
-    "TF32 matrix products",
-    "computing in float64",
-    "runs of elementwise kernels",
-    "attention in single kernels",
-    "the optimizer's kernels",
-)
-BESIDE = (HIDDEN, SHORT, FP32, TF32, DOUBLE, POINTWISE, ATTENTION, OPTIMIZER)
+OWN_LAUNCH = "waits for launches outside the model"
+OPTIMIZER_LAUNCH = "waits for the optimizer's launches"
+FP32, TF32, OTHERS = "fp32 matrix products", "TF32 matrix products", "other kernels that 16 bits could shorten"
+DOUBLE, ATTENTION, OPTIMIZER = "computing in float64", "attention in single kernels", "the optimizer's kernels"
+POINTWISE, OWN_POINTWISE = "runs of elementwise kernels", "runs of elementwise kernels outside the model"
+CLASSES = (FP32, TF32, OTHERS, DOUBLE, POINTWISE, OWN_POINTWISE, ATTENTION, OPTIMIZER)
+BESIDE = (HIDDEN, SHORT, OWN_LAUNCH, OPTIMIZER_LAUNCH, *CLASSES)
 AFTER_SYNC = "the host's own work after a synchronisation"
 ANOMALY = "anomaly mode"
 CHECK = "a NaN check of anomaly mode"
@@ -85,7 +72,7 @@ _SENDER = re.compile(r"(nccl|rccl|xccl|hccl|ucc):|c10d::|_c10d_functional::")
 _GEMM = re.compile(r"gemm|gemv|nvjet|_wgrad|_dgrad|_fprop|scudnn|convolve|conv2d|winograd|cijk_|xmma", re.IGNORECASE)
 _TF32 = re.compile(r"tf32|s1688|_XS_|xf32", re.IGNORECASE)
 _HALF = re.compile(
-    r"bf16|f16|h884|h1688|16816|hgemm|hcudnn|half|fp8|e[45]m[23]|_HB_|_HHS_|_BBS_|_BB_|_HH_|i8|int8|f64|dgemm|double",
+    r"bf16|float16|f16|h884|h1688|16816|hgemm|hcudnn|half|fp8|e[45]m[23]|_HB_|_HHS_|_BBS_|_BB_|_HH_|i8|int8|f64|dgemm|double",
     re.IGNORECASE,
 )
 _SINGLE = re.compile(
@@ -113,7 +100,12 @@ _ALLOCS = re.compile(
 _LOADS = re.compile(
     r"Module(?!Launch)|Library|GetStreamPriorityRange|FuncGetAttributes|GetFunction|Init|DeviceReset|SetDevice"
 )
+COMPILES = re.compile(
+    r".*\(dynamo_timed\)$|entire_(frame|backward)_compile$|.*triton[\\/]compiler[\\/]compiler\.py\(\d+\): compile$"
+)
 _LOADING = re.compile(r"enumerate\(DataLoader")
+_LAUNCHES = re.compile(r"launch|enqueue", re.IGNORECASE)
+_FIRST_USE_US, _FIRST_USE, _SIBLINGS = 1000.0, 20.0, 5  # at least; times as long as the median; of so many others
 _LATE_US = 1.0  # clocks of CPU and GPU agree to about that
 _SHORT_US = 5.0  # a GPU takes that long at most from one kernel to the next that waits for it
 
@@ -189,7 +181,12 @@ class DeviceShares:
     in_operators: float = 0.0  # microseconds that the device waited for the host and the CPU was inside an operator
     silent: dict[object, Spans] = field(default_factory=dict)  # when it was in none, by the thread that launches next
     silent_after: dict[object, Spans] = field(default_factory=dict)  # the same, where it had waited for the device
-    whole: dict[str, float] = field(default_factory=dict)  # of the whole recording, as HolisticTraceAnalysis counts
+    own_launches: Counter[str] = field(default_factory=Counter)  # launches outside the model, by operator
+    copied: Counter[tuple[str, str]] = field(
+        default_factory=Counter
+    )  # microseconds within the device, by operator, line
+    first_uses: list[Event] = field(default_factory=list)
+    longest: float = 0.0  # microseconds that the device waited for one launch, at most
 
     def shares(self, steps: Iterable[object]) -> list[StepShares]:
         """Those of some steps."""
@@ -201,16 +198,16 @@ def devices_of(trace: Trace) -> list[int]:
     return sorted({event.device for kind in DEVICE for event in trace.events[kind] if event.end > event.start})
 
 
-def device_shares(trace: Trace, device: int, anomaly: AnomalyMode) -> DeviceShares:
+def device_shares(trace: Trace, device: int, anomaly: AnomalyMode, origin: Origin) -> DeviceShares:
     """Work out where the time of each step of a device went."""
     steps = device_steps(trace, device)
     work = sorted((e for kind in DEVICE for e in trace.events[kind] if e.device == device), key=attrgetter("start"))
     lanes = _lanes(work)
     busy = union(event.span for event in work)
-    causes = _Causes(trace, work, busy, anomaly, first_use=not steps.marked)
+    causes = _Causes(trace, work, busy, anomaly, origin, steps)
     calls = {call.correlation for call in trace.events[CALL] if anomaly.covers(call)} - {None}
     added = _lanes([event for event in work if event.correlation in calls])
-    classes = _classes(trace, [event for event in work if event.correlation not in calls])
+    classes = _classes(trace, [event for event in work if event.correlation not in calls], origin)
     # A copy on the GPU is work as a kernel is: communication beside it costs nothing.
     own_work = union([*lanes[COMPUTE], *lanes[WITHIN]])
     hidden = common(lanes[SENDS], own_work)
@@ -218,9 +215,9 @@ def device_shares(trace: Trace, device: int, anomaly: AnomalyMode) -> DeviceShar
     found = DeviceShares(device, steps, of)
     for step in steps.all:
         places = dict.fromkeys(PLACES, 0.0)
-        causes.anomaly, causes.after_sync = Counter(), 0.0
+        causes.anomaly, causes.beside = Counter(), Counter()
         taken: Spans = []
-        for place in PLACES[:6]:
+        for place in BUSY:
             lane = clip(lanes[place], step.span)
             alone = without(lane, taken)
             places[place] = length(alone)
@@ -234,16 +231,12 @@ def device_shares(trace: Trace, device: int, anomaly: AnomalyMode) -> DeviceShar
         beside = {what: length(clip(spans, step.span)) for what, spans in classes.items()}
         beside[HIDDEN] = length(clip(hidden, step.span))
         beside[SHORT] = moments
-        beside[ANOMALY], beside[AFTER_SYNC] = causes.anomaly.total(), causes.after_sync
+        beside |= {ANOMALY: causes.anomaly.total(), **causes.beside}
         of[id(step)] = StepShares(step.lasts, places, beside, anomaly=causes.anomaly)
     found.in_operators, found.silent, found.silent_after = causes.in_operators, causes.silent, causes.silent_after
     found.waits = sorted(causes.waits.values(), key=lambda wait: -wait.idle)
-    _count(found, trace, work, own_work, calls)
-    span = (busy[0][0], busy[-1][1])
-    compute = length(lanes[COMPUTE])
-    idle = length(gaps(busy, span))
-    total = span[1] - span[0]
-    found.whole = {"span": total, "computing": compute, "other": total - compute - idle, "idle": idle}
+    found.first_uses, found.longest = causes.first_uses, causes.longest
+    _count(found, trace, work, own_work, calls, causes, origin)
     return found
 
 
@@ -251,7 +244,7 @@ def _lanes(work: Sequence[Event]) -> dict[str, Spans]:
     spans: dict[str, list[Span]] = defaultdict(list)
     for event in work:
         spans[_place(event)].append(event.span)
-    return {place: union(spans[place]) for place in PLACES[:6]}
+    return {place: union(spans[place]) for place in BUSY}
 
 
 def _place(event: Event) -> str:
@@ -272,7 +265,9 @@ def _copy(event: Event) -> str:
 
 
 class _Causes:
-    def __init__(self, trace: Trace, work: Sequence[Event], busy: Spans, anomaly: AnomalyMode, first_use: bool) -> None:
+    def __init__(
+        self, trace: Trace, work: Sequence[Event], busy: Spans, anomaly: AnomalyMode, origin: Origin, steps: Steps
+    ) -> None:
         self._busy = busy
         self._starts = [event.start for event in work]
         self._work = work
@@ -281,7 +276,13 @@ class _Causes:
         self._data = union(e.span for e in [*trace.events[MARK], *trace.events[OP]] if _LOADING.match(e.name))
         self._profiler = union(event.span for event in trace.events[OVERHEAD])
         self._allocs = union(call.span for call in calls if _ALLOCS.match(call.name))
-        self._loads = union(call.span for call in calls if _LOADS.search(call.name))
+        self.first_uses = _first_uses(trace, steps)
+        loads = [call for call in calls if _LOADS.search(call.name)]
+        self._loads = union(event.span for event in (*loads, *self.first_uses))
+        self._compiles = union(e.span for k in (OP, MARK, PYTHON) for e in trace.events[k] if _is(COMPILES, e.name))
+        self._updates = union(mark.span for mark in trace.events[MARK] if mark.name.startswith("Optimizer.step"))
+        self._origin = origin
+        self.longest = 0.0
         pageable = {e.correlation for e in work if e.kind == COPY and _copy(e) == PAGEABLE}
         self._staging = union(
             call.span for call in calls if call.correlation in pageable and call.correlation is not None
@@ -295,14 +296,14 @@ class _Causes:
         self._syncs = sorted(blocking, key=attrgetter("start"))
         self._sync_starts = [call.start for call in self._syncs]
         self._first: set[int] = set()
-        if first_use:  # without steps, a kernel's first run may load its code, and the program with it
+        if not steps.marked:  # without steps, a kernel's first run may load its code, and the program with it
             seen: set[str] = set()
             for event in work:
                 if event.name not in seen:
                     seen.add(event.name)
                     self._first.add(id(event))
-        self._operators = _Within(trace.events[OP])
-        self._frames = _Within(event for event in trace.events[PYTHON] if is_own_code(event.name))
+        self.operators = _Within(trace.events[OP])
+        self.frames = _Within(event for event in trace.events[PYTHON] if is_own_code(event.name))
         self.waits: dict[tuple[str, str, str], Wait] = {}
         self._inside = union(event.span for event in trace.events[OP])
         self.in_operators = 0.0
@@ -311,7 +312,7 @@ class _Causes:
         self.anomaly: Counter[str] = Counter()  # microseconds of it, by their place
         self.silent: dict[object, Spans] = defaultdict(list)
         self.silent_after: dict[object, Spans] = defaultdict(list)
-        self.after_sync = 0.0
+        self.beside: Counter[str] = Counter()
 
     def of(self, gap: Span) -> dict[str, float]:
         """The places of a stretch in which the device did nothing: all between two pieces of work, or a step's part."""
@@ -327,7 +328,12 @@ class _Causes:
             return {QUEUED: gap[1] - gap[0]}
         places: dict[str, float] = {}
         left: Spans = [gap]
-        for name, spans in ((DATA, self._data), (PROFILER, self._profiler), (PAGEABLE, self._staging)):
+        for name, spans in (
+            (COMPILING, self._compiles),
+            (DATA, self._data),
+            (PROFILER, self._profiler),
+            (PAGEABLE, self._staging),
+        ):
             left = self._take(places, name, left, spans)
         if after is not None and id(after) in self._first:
             places[START] = length(left)
@@ -345,12 +351,17 @@ class _Causes:
         else:
             of_anomaly = length(common(left, clip(self._added, gap)))
             self.anomaly[SYNC if wait else LAUNCH] += of_anomaly  # type: ignore[assignment]
-            self.after_sync += length(silent) if wait else 0.0
+            self.beside[AFTER_SYNC] += length(silent) if wait else 0.0  # type: ignore[assignment]
         if wait and rest:
             wait.idle += rest
             wait.times += dry == gap[0]
         if not wait:
             self.in_operators += length(common(left, inside))
+            self.longest = max(self.longest, rest)
+            updating = length(common(left, clip(self._updates, gap)))
+            self.beside[OPTIMIZER_LAUNCH] += updating  # type: ignore[assignment]
+            if call is not None and not updating and self._origin.is_own(call):
+                self.beside[OWN_LAUNCH] += rest  # type: ignore[assignment]
         if call is not None:
             after = wait and wait.operator != CHECK
             (self.silent_after if after else self.silent)[call.tid] += silent
@@ -369,7 +380,7 @@ class _Causes:
         last = bisect_right(self._sync_starts, dry + _LATE_US)
         for call in reversed(self._syncs[max(0, last - 8) : last]):
             if call.end >= dry - _LATE_US:
-                key = (call.name, self._operators.outermost(call, "aten::"), self._frames.innermost(call))
+                key = (call.name, self.operators.outermost(call, "aten::"), self.frames.innermost(call))
                 if self._mode.covers(call):
                     key = (call.name, CHECK, "")
                 return self.waits.setdefault(key, Wait(*key))
@@ -414,20 +425,49 @@ def _outer(events: Sequence[Event]) -> list[int]:
     return outer
 
 
-def _classes(trace: Trace, work: Sequence[Event]) -> dict[str, Spans]:
+def _first_uses(trace: Trace, steps: Steps) -> list[Event]:
+    """Launches, and operators that launch, which took far longer than their like, and not in every step."""
+    launches = [call for call in trace.events[CALL] if _LAUNCHES.search(call.name)]
+    alike: dict[str, list[Event]] = defaultdict(list)
+    starts: dict[object, list[float]] = defaultdict(list)
+    for launch in launches:
+        alike[launch.name].append(launch)
+        starts[launch.tid].append(launch.start)
+    for event in trace.events[OP]:
+        place = bisect_left(starts[event.tid], event.start)
+        if event.name.startswith("aten::") and starts[event.tid][place : place + 1] < [event.end]:
+            alike[event.name].append(event)
+    marks = [span for _, span in marked_steps(trace.events[MARK])]
+    found = []
+    for events in alike.values():
+        usual = statistics.median(event.end - event.start for event in events)
+        least = max(_FIRST_USE_US, _FIRST_USE * usual)
+        slow = [event for event in events if event.end - event.start >= least]
+        hit = sum(any(low <= event.start <= high for event in slow) for low, high in marks)
+        if len(events) > _SIBLINGS and (hit <= 1 or 2 * hit <= len(marks)):
+            found += slow
+    return found
+
+
+def _classes(trace: Trace, work: Sequence[Event], origin: Origin) -> dict[str, Spans]:
     kernels = [event for event in work if event.kind == KERNEL and not is_communication(event)]
-    spans: dict[str, list[Span]] = {what: [] for what in BESIDE[2:]}
+    spans: dict[str, list[Span]] = {what: [] for what in CLASSES}
     for event in kernels:
         if precision := single_precision(event.name):
             spans[precision].append(event.span)
         if _is(_DOUBLE, event.name):
             spans[DOUBLE].append(event.span)
+        elif not precision and not _is(_HALF, event.name) and not _is(_MANY_TENSORS, event.name):
+            spans[OTHERS].append(event.span)
     operators = {event.operator: event.name for event in trace.events[OP] if event.operator is not None}
+    calls = {call.correlation: call for call in trace.events[CALL]}
     by_stream: dict[object, list[Event]] = defaultdict(list)
     for event in kernels:
         by_stream[event.stream].append(event)
     for lane in by_stream.values():
-        spans[POINTWISE] += _runs_of_pointwise(lane)
+        for run in _runs_of_pointwise(lane):
+            call = calls.get(run[0].correlation)
+            spans[OWN_POINTWISE if call and origin.is_own(call) else POINTWISE] += [event.span for event in run]
         spans[ATTENTION] += _attention(lane, operators)
     spans[OPTIMIZER] = _optimizer(trace, kernels)
     return {what: union(each) for what, each in spans.items()}
@@ -455,15 +495,15 @@ def _is(pattern: re.Pattern[str], name: str) -> bool:
     return bool(pattern.search(name))
 
 
-def _runs_of_pointwise(lane: Sequence[Event]) -> list[Span]:
+def _runs_of_pointwise(lane: Sequence[Event]) -> list[list[Event]]:
     """Kernels that a compiler could put into one: two and more of them, one after the other on a stream."""
-    found: list[Span] = []
+    found: list[list[Event]] = []
     run: list[Event] = []
     for event in [*lane, None]:
         if event is not None and _is(_POINTWISE, event.name):
             run.append(event)
             continue
-        found += [each.span for each in run] if len(run) > 1 else []
+        found += [run] if len(run) > 1 else []
         run = []
     return found
 
@@ -509,18 +549,35 @@ def _optimizer(trace: Trace, kernels: Sequence[Event]) -> list[Span]:
     return found
 
 
-def _count(found: DeviceShares, trace: Trace, work: Sequence[Event], own_work: Spans, of_anomaly: set[object]) -> None:
+def _count(
+    found: DeviceShares,
+    trace: Trace,
+    work: Sequence[Event],
+    own_work: Spans,
+    of_anomaly: set[object],
+    causes: _Causes,
+    origin: Origin,
+) -> None:
     graphs = {call.correlation for call in trace.events[CALL] if "GraphLaunch" in call.name}
     started: set[object] = set()
     steps = found.steps.all
     starts = [step.span[0] for step in steps]
     asked_by = _asked_by(trace, work)
+    calls = {call.correlation: call for call in trace.events[CALL] if call.correlation is not None}
+    operators = {event.operator: event.name for event in trace.events[OP] if event.operator is not None}
     for event in work:
         place = bisect_right(starts, event.start) - 1
         if place < 0 or event.start >= steps[place].span[1]:
             continue
         if event.kind == KERNEL and event.correlation not in of_anomaly:  # a graph's kernels have one call
             started.add(id(event) if event.correlation is None else event.correlation)
+        call = calls.get(event.correlation)
+        asked = causes.operators.outermost(call, "aten::") if call else ""
+        if event.kind == KERNEL and call and origin.is_own(call):
+            found.own_launches[asked] += 1
+        if _place(event) == WITHIN:
+            line = causes.frames.innermost(call) if call else ""
+            found.copied[asked or operators.get(event.operator, ""), line] += event.end - event.start  # type: ignore[assignment]
         ran = found.of[id(steps[place])].ran[_place(event), event.name]
         ran[0] += 1
         ran[1] += event.end - event.start

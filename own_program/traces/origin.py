@@ -1,0 +1,94 @@
+"""Whose an operator is: the model's, which a compiler can take as a whole, or the program's own around it."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from math import inf
+
+from own_program.traces.events import MARK, OP, PYTHON, Event, Trace
+from own_program.traces.intervals import Span, Spans, clip, union
+
+NODE = "autograd::engine::evaluate_function: "
+_STEP = "ProfilerStep"
+_NEITHER = re.compile(rf"{_STEP}|Optimizer\.|enumerate\(DataLoader")
+_NONE, _MODEL, _OWN = "", "model", "own"
+
+
+@dataclass
+class Origin:
+    """Stretches of operators with nothing but Python between them, by their thread.
+
+    Attributes:
+        model: those of the model: of its modules, what a backward pass goes back through, and the backward pass.
+        own: those of the program's own code around the model; neither holds the optimizer and the DataLoader.
+        known: whether the trace tells the two apart; else all are the model's.
+    """
+
+    model: dict[object, Spans] = field(default_factory=dict)
+    own: dict[object, Spans] = field(default_factory=dict)
+    known: bool = False
+
+    def is_own(self, event: Event) -> bool:
+        """Whether an event begins in code around the model."""
+        spans = self.own.get(event.tid, [])
+        place = bisect_right(spans, (event.start, inf)) - 1
+        return place >= 0 and event.start <= spans[place][1]
+
+
+def origin_of(trace: Trace) -> Origin:
+    """Tell the model's operators by the modules around them, or by the node of the backward pass that each left behind.
+
+    Without stacks, what stands between two of the model's is the model's, too, such as a mask that needs no gradient.
+    """
+    modules: dict[object, list[Span]] = defaultdict(list)
+    for event in trace.events[PYTHON]:
+        if event.name.startswith("nn.Module: "):
+            modules[event.tid].append(event.span)
+    inside = {tid: union(spans) for tid, spans in modules.items()}
+    backward = [event for event in trace.events[OP] if event.name.startswith(NODE)]
+    nodes, node_starts = {event.sequence for event in backward} - {None}, [event.start for event in backward]
+    threads: dict[object, list[Event]] = defaultdict(list)
+    for event in sorted((*trace.events[OP], *trace.events[MARK]), key=lambda event: (event.start, -event.end)):
+        if event.kind == OP or _NEITHER.match(event.name):
+            threads[event.tid].append(event)
+    found = Origin(known=bool(modules or nodes))
+    for tid, events in threads.items():
+        outer, left_node = _outermost(events, nodes)
+
+        def whose(event: Event, tid: object = tid, left_node: set[int] = left_node) -> str:
+            if event.kind != OP:
+                return _NONE
+            models = not found.known or event.name.startswith(NODE) or id(event) in left_node
+            return _MODEL if models or clip(inside.get(tid, []), (event.start, event.start + 0.001)) else _OWN
+
+        runs = [(key, list(run)) for key, run in groupby(outer, whose)]
+        spans: dict[str, list[Span]] = {_NONE: [], _MODEL: [], _OWN: []}
+        for place, (key, run) in enumerate(runs):
+            begin, end = run[0].start, run[-1].end
+            if key == _OWN and not modules and 0 < place < len(runs) - 1:
+                (before, earlier), (after, later) = runs[place - 1], runs[place + 1]
+                nodes_between = bisect_right(node_starts, later[0].start) - bisect_left(node_starts, earlier[-1].start)
+                if before == after == _MODEL and not nodes_between:
+                    key, begin, end = _MODEL, earlier[-1].end, later[0].start
+            spans[key].append((begin, end))
+        found.model[tid], found.own[tid] = union(spans[_MODEL]), union(spans[_OWN])
+    return found
+
+
+def _outermost(events: Sequence[Event], nodes: set[int | None]) -> tuple[list[Event], set[int]]:
+    """A thread's events that are in no other, and which of them left a node behind: the last with its number."""
+    outer: list[Event] = []
+    last: dict[int | None, int] = {}
+    until = 0.0
+    for event in events:
+        if event.start >= until or not outer:
+            outer.append(event)
+            until = event.end if not event.name.startswith(_STEP) else until
+        if event.sequence in nodes and not outer[-1].name.startswith(NODE):
+            last[event.sequence] = id(outer[-1])
+    return outer, set(last.values())

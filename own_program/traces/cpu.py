@@ -23,7 +23,7 @@ CPU_PLACES = (OPERATORS, COMMUNICATION, LOADING, OPTIMIZING, COMPILING, ELSEWHER
 # What of a step is told beside: it lies in the places above.
 SMALL, POINTWISE = "small operators", "runs of elementwise operators"
 OWN_POINTWISE = "runs of elementwise operators outside the model"
-OF_MODEL, OF_OWN = "small operators of the model, and Python between", "the same outside the model"
+OF_MODEL, OF_OWN = "small operators of the model, and Python between", "operators outside the model, and Python between"
 _SMALL_US = 20.0
 _LEAST_RUN, _LEAST_RUN_US = 3, 15.0  # for each of them: shorter ones cost by their number, as small operators do
 _ELEMENTWISE = re.compile(
@@ -136,7 +136,7 @@ def cpu_shares(trace: Trace, anomaly: AnomalyMode, origin: Origin) -> CpuShares:
         silent += left
         beside = {what: length(clip(spans, step.span)) for what, spans in classes.items()}
         calls = union([*clip(small, step.span), *left])
-        beside |= {OF_MODEL: length(common(calls, of_model)), OF_OWN: length(common(calls, of_own))}
+        beside |= {OF_MODEL: length(common(calls, of_model)), OF_OWN: length(clip(of_own, step.span))}
         beside[HIDDEN] = length(clip(sends, step.span)) - places[COMMUNICATION]
         of[id(step)] = StepShares(step.lasts, places, beside)
     found = CpuShares(steps, of, own_functions(trace, main, silent))
@@ -149,11 +149,13 @@ def cpu_shares(trace: Trace, anomaly: AnomalyMode, origin: Origin) -> CpuShares:
     return found
 
 
-def own_functions(trace: Trace, tid: object, spans: Spans) -> Counter[str]:
+def own_functions(trace: Trace, tid: object, spans: Spans, begun_inside: bool = False) -> Counter[str]:
     """Which of the program's own functions a thread was in: microseconds of some spans, by the innermost of them."""
     found: Counter[str] = Counter()
-    # Python's functions begin and end across annotations, so they are told apart by themselves.
-    for piece in _pieces([event for event in trace.events[PYTHON] if event.tid == tid and is_own_code(event.name)]):
+    own = [event for event in trace.events[PYTHON] if event.tid == tid and is_own_code(event.name)]
+    if begun_inside:
+        own = [event for event in own if clip(spans, (event.start, event.start + 0.001))]
+    for piece in _pieces(own):  # by themselves: they begin and end across annotations
         found[piece.event.name] += length(clip(spans, (piece.start, piece.end)))  # type: ignore[assignment]
     return found
 

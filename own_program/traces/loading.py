@@ -54,5 +54,5 @@ def loading_of(trace: Trace) -> Loading:
     cheap = length(spans) <= _MOST_PER_FETCH_US * fetches and others <= _MOST_OTHERS * fetches
     if not (alone and cheap and fetches >= _LEAST_FETCHES * len(marks)):
         fetches = 0
-    functions = sum((own_functions(trace, tid, spans) for tid in threads), Counter[str]())
+    functions = sum((own_functions(trace, tid, spans, begun_inside=True) for tid in threads), Counter[str]())
     return Loading(spans, alone, fetches, max(fetched, key=fetched.__getitem__, default=""), functions)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -16,6 +16,9 @@ from own_program.traces.intervals import Span, Spans, clip, union
 NODE = "autograd::engine::evaluate_function: "
 _STEP = "ProfilerStep"
 _NEITHER = re.compile(rf"{_STEP}|Optimizer\.|enumerate\(DataLoader")
+_LAYER = re.compile(  # of a part that is frozen, say: the program's own code around a model calls these hardly ever
+    r"aten::(linear|(add|b)?mm|matmul|\w*conv\w*|\w*_norm|embedding|scaled_dot_product\w*|lstm|gru|rnn_\w+)$"
+)
 _NONE, _MODEL, _OWN = "", "model", "own"
 
 
@@ -27,11 +30,13 @@ class Origin:
         model: those of the model: of its modules, what a backward pass goes back through, and the backward pass.
         own: those of the program's own code around the model; neither holds the optimizer and the DataLoader.
         known: whether the trace tells the two apart; else all are the model's.
+        calls: how often the program's own code called an operator, by its name.
     """
 
     model: dict[object, Spans] = field(default_factory=dict)
     own: dict[object, Spans] = field(default_factory=dict)
     known: bool = False
+    calls: Counter[str] = field(default_factory=Counter)
 
     def is_own(self, event: Event) -> bool:
         """Whether an event begins in code around the model."""
@@ -64,6 +69,7 @@ def origin_of(trace: Trace) -> Origin:
             if event.kind != OP:
                 return _NONE
             models = not found.known or event.name.startswith(NODE) or id(event) in left_node
+            models = models or (not modules and bool(_LAYER.match(event.name)))
             return _MODEL if models or clip(inside.get(tid, []), (event.start, event.start + 0.001)) else _OWN
 
         runs = [(key, list(run)) for key, run in groupby(outer, whose)]
@@ -75,6 +81,7 @@ def origin_of(trace: Trace) -> Origin:
                 nodes_between = bisect_right(node_starts, later[0].start) - bisect_left(node_starts, earlier[-1].start)
                 if before == after == _MODEL and not nodes_between:
                     key, begin, end = _MODEL, earlier[-1].end, later[0].start
+            found.calls.update(event.name for event in run if key == _OWN)
             spans[key].append((begin, end))
         found.model[tid], found.own[tid] = union(spans[_MODEL]), union(spans[_OWN])
     return found

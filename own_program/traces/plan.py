@@ -6,13 +6,15 @@ from collections import Counter
 from dataclasses import dataclass, replace
 
 from course_utils.show.advice import Advice
-from course_utils.show.formats import format_percent, listed, short_name
+from course_utils.show.formats import format_percent, format_seconds, listed, short_name
 from own_program.traces import cpu as on_cpu
 from own_program.traces import shares as on_gpu
 from own_program.traces.columns import Amount, Column, Reading, total
 from own_program.traces.events import MARK, PYTHON
+from own_program.traces.intervals import length
 from own_program.traces.steps import marked_steps
 
+COMPILE_ONCE = "compile once, not in each step"
 _LEAST = 0.025  # of a step: what saves less at most is no entry
 _LEAST_OF_KERNELS = 0.05  # a kernel does something; a lesson only makes it faster
 _LEAST_POINTWISE = 0.10  # and of what a CPU's many small operators take
@@ -20,7 +22,7 @@ _LEAST_SMALL = 200  # small operators in a step, from which on their number is w
 _LEAST_UPDATES = 100
 _LEAST_OF_ANOMALY = 0.001  # its checks are the smaller part of what it takes
 _MOST_PER_LAUNCH_US = 100.0  # that the GPU waits for each
-_LONG_WAIT_US = 1e6  # for one launch: more than Python's own work takes, mostly
+_LONG_WAIT_US = 1e5  # for one launch, once
 _SMALL_BATCH = 0.25  # of a step that the GPU waits for launches: more work in each would cost little
 _MOST_ENTRIES = 5
 _ENOUGH_STEPS = 4  # to say that one of them is the exception
@@ -121,10 +123,10 @@ def _compiles_anew(reading: Reading) -> list[_Entry]:
     place = on_cpu.COMPILING if reading.cpu else on_gpu.COMPILING
     steps = [shares for column in reading.columns for shares in column.shares]
     hit = sum(shares.get(place) > _LEAST * shares.lasts for shares in steps)
-    if hit < 2 or 2 * hit < len(steps):
+    if hit < 2 or 2 * hit < len(steps):  # else a longer warm-up does
         return []
     because, more = f"torch.compile worked in {hit} of {len(steps)} steps", "TORCH_LOGS=recompiles says why."
-    return [_Entry(_sum(place), "compile once, not in each step", because, "torch_compile", more=more)]
+    return [_Entry(_sum(place), COMPILE_ONCE, because, "torch_compile", more=more)]
 
 
 def _loads(reading: Reading, place: str, who: str) -> _Entry:
@@ -135,11 +137,11 @@ def _loads(reading: Reading, place: str, who: str) -> _Entry:
     if loading.fetches:
         change = "index the tensors once a batch, not sample by sample"
         steps = max(1, len(marked_steps(reading.trace.events[MARK])))
-        does = f", which called {loading.operator} {loading.fetches / steps:,.0f} times a step"
-        does = f"{does}: samples are fetched one by one from tensors in memory"
+        does = f", which called {loading.operator} {loading.fetches / steps:,.0f} times a step: it fetches samples one "
+        does += "by one from tensors in memory"
     name, lasts = next(iter(loading.functions.most_common(1)), ("", 0.0))
-    most = "most" if lasts > loading.functions.total() / 2 else "the largest part"
-    does += f"; {most} of it in {short_name(name)}" if name else ""
+    most = "most" if lasts > length(loading.spans) / 2 else "the largest part"
+    does += f", {most} of that in {short_name(name)}" if name else ""
     return _Entry(_sum(place), change, f"{who} inside the DataLoader{does}", "data_loading")
 
 
@@ -167,7 +169,7 @@ def _names(collectives: Counter[str]) -> str:
     return listed(names) if names else "of an unknown kind"
 
 
-_FEWER = "do with one call for the batch what runs in many outside the model"
+_FEWER = "call fewer operators outside the model: one for the whole batch"
 _DOUBT = "Whether they are the model's, or your own code's around it, a recording with with_stack=True tells."
 
 
@@ -275,12 +277,12 @@ def _in_16_bits(reading: Reading) -> list[_Entry]:
 def _copied(reading: Reading) -> str:
     """Which operators copy within the GPU's memory, and where."""
     copied: Counter[tuple[str, str]] = sum((device.copied for device in reading.devices), Counter())
+    most = [each for each in copied.most_common(3) if each[0][0] and each[1] > 0.05 * copied.total()]
     named = [
-        f"{operator} {format_percent(lasts / copied.total())}{f' ({short_name(line)})' if line else ''}"
-        for (operator, line), lasts in copied.most_common(3)
-        if operator and lasts > 0.05 * copied.total()
+        f"{operator}{f' in {short_name(line)}' if line else ''} ({format_percent(lasts / copied.total())} of them)"
+        for (operator, line), lasts in most
     ]
-    return f", for {listed(named)}" if named else "; for which operator, the file does not say"
+    return f", made by {listed(named)}" if named else "; which operator makes them, the file does not say"
 
 
 def _waits_for_the_host(reading: Reading) -> list[_Entry]:
@@ -315,14 +317,15 @@ def _waits_for_the_host(reading: Reading) -> list[_Entry]:
     inside = sum(device.in_operators for device in devices) / steps
     until, of = "the GPU had nothing to do until the CPU", f" made its next launch, of {launches:,.0f} a step"
     of += f" ({graphs:,.0f} of CUDA graphs)" if graphs >= 1 else ""
-    if graphs * 2 > launches or (waited > _MOST_PER_LAUNCH_US * launches and inside < waited / 2):
+    longest = max(device.longest for device in devices)
+    once = longest > max(_LONG_WAIT_US, waited * steps / 2)
+    if once or graphs * 2 > launches or (waited > _MOST_PER_LAUNCH_US * launches and inside < waited / 2):
         because = until + _meanwhile(reading, slow, waited * steps) + of
-        more, longest = "", max(device.longest for device in devices)
-        if not reading.trace.events[PYTHON]:
-            more = "Record with with_stack=True to see in which function of yours."
-            if longest >= _LONG_WAIT_US and longest > waited * steps / 2:
-                more = "So long a wait for one launch may be compiling, or another first use: record later steps."
         change = "find what the CPU does between its launches, and do less of it"
+        more = "" if reading.trace.events[PYTHON] else "Record with with_stack=True to see in which function of yours."
+        if once:
+            change = f"find what the CPU did in one wait of {format_seconds(longest / 1e6)}, such as compiling"
+            more = f"If it is a first use, later steps do without. {more}".strip()
         return [*entries, *_compiles(reading, *fused), _Entry(late, change, because, "profiler", more=more)]
     if reading.anomaly.checks:  # stacks that are noted within operators make launches late as well
         return [*entries, *_compiles(reading, *fused)]
@@ -330,7 +333,9 @@ def _waits_for_the_host(reading: Reading) -> list[_Entry]:
     if operators:
         because = f"{until} made its next launch: {operators.total() / steps:,.0f} of {launches:,.0f} a step come from "
         because += f"your own code outside the model{_outside(reading, operators, steps)}"
-        entries.append(_Entry(_sum(on_gpu.OWN_LAUNCH), _FEWER, because, "launch_bound"))
+        saves, speaks = _sum(on_gpu.OWN_LAUNCH, on_gpu.OWN_KERNELS), _sum(on_gpu.OWN_LAUNCH)
+        entries.append(_Entry(saves, _FEWER, because, "launch_bound", speaks=speaks))
+        of = f" made its next launch, of {launches - operators.total() / steps:,.0f} a step"
     models = _less(late, on_gpu.OWN_LAUNCH)
     makers = {reading.trace.gpus[device.device].maker for device in devices}
     change = "launch less: compile the step"
@@ -392,8 +397,8 @@ def _on_cpu(reading: Reading) -> list[_Entry]:
         entries.append(_Entry(_sum(on_cpu.OPTIMIZING), change, because, "torch_compile", _LEAST_POINTWISE))
     small = max(column.share(_sum(on_cpu.SMALL)) for column in columns) >= _LEAST_POINTWISE
     if small and found.own_small.total() / steps >= _LEAST_SMALL:
-        because = f"{found.own_small.total() / steps:,.0f} small operators a step come from your own code outside the "
-        because += f"model{_outside(reading, found.own_small, steps)}, with Python between them"
+        because = f"{reading.origin.calls.total() / steps:,.0f} calls of operators a step come from your own code "
+        because += f"outside the model{_outside(reading, reading.origin.calls, steps)}, with Python between them"
         entries.append(_Entry(_sum(on_cpu.OF_OWN), _FEWER, because, "launch_bound", _LEAST_POINTWISE))
     parts = []
     if small and found.small / steps >= _LEAST_SMALL:

@@ -10,13 +10,13 @@ from course_utils.show.advice import Advice
 from course_utils.show.cards import Bar, Card, Row, Shown, Toned, amount_axis
 from course_utils.show.formats import format_percent, format_seconds, listed, short_name
 from course_utils.show.tables import Column as TableColumn
-from course_utils.show.tables import Grid, Sheet, named_values
+from course_utils.show.tables import Grid, Sheet
 from own_program.traces import cpu as on_cpu
 from own_program.traces import shares as on_gpu
 from own_program.traces.columns import Amount, Column, Reading, reading, total
 from own_program.traces.events import HOW, PYTHON, TraceError, read_events
 from own_program.traces.pair import TracePair
-from own_program.traces.plan import plan_of
+from own_program.traces.plan import COMPILE_ONCE, plan_of
 
 __all__ = ["TraceError", "TraceReport", "read_trace"]
 
@@ -87,7 +87,7 @@ class TraceReport(Shown):
             heads=(("a step" if found.parts[0].steps.marked else "in all"), "share") if single else ("", ""),
             table=None if single else _table(found, places),
             plan=self.plan,
-            warning=_warning(found),
+            warning=_warning(found, self.plan),
             notes=tuple(_notes(found, self.plan)),
             provenance=_provenance(found),
             numbers=_numbers(found),
@@ -137,7 +137,7 @@ def _table(found: Reading, places: Sequence[str]) -> Grid:
 
 def _sentence(found: Reading, plan: Sequence[Advice]) -> list[str | Toned]:
     said, largest = _largest_part(found), _largest(found)
-    if (why := _why(found)) and largest in why:
+    if (why := _why(found, plan)) and largest in why:
         said = f"{said}. {why[largest]}"
         if plan:
             return [f"{said} Of what is known, change first: ", Toned(plan[0].change), "."]
@@ -170,15 +170,15 @@ def _largest(found: Reading) -> str:
     return max(_places(found), key=lambda place: total(found.columns, _amount(place)))
 
 
-def _why(found: Reading) -> dict[str, str]:
+def _why(found: Reading, plan: Sequence[Advice]) -> dict[str, str]:
     """Sentences on places from which no change of the program follows, where they take much."""
     if found.trace.cut:
         return {}
     later = f"Record later steps, with {WARM_UP}."
     anew = on_cpu.COMPILING if found.cpu else on_gpu.COMPILING
     said = {
-        on_gpu.QUEUED: "Its next kernel had been launched by then: it waited for another stream or another GPU, or "
-        "kernels are missing from the file.",
+        on_gpu.QUEUED: "The next kernel had been launched by then: the GPU waited for another stream or another GPU, "
+        "or kernels are missing from the file.",
         on_gpu.UNKNOWN: "No launches were recorded, so why the GPU was idle is unknown. Record ProfilerActivity.CPU, "
         "too.",
         on_gpu.PROFILER: "That is the profiler's own work: without it, a step is shorter.",
@@ -194,6 +194,8 @@ def _why(found: Reading) -> dict[str, str]:
         )
     parts = {place: total(found.columns, _amount(place)) for place in said}
     parts[on_gpu.QUEUED] -= total(found.columns, _amount(on_gpu.SHORT))
+    if any(advice.change == COMPILE_ONCE for advice in plan):
+        del parts[anew]
     return {place: said[place] for place, share in parts.items() if share >= _SUSPECT}
 
 
@@ -228,7 +230,7 @@ def _largest_part(found: Reading) -> str:
     return f"{words}; {who} for {listed(share for share, _ in computes)}"
 
 
-def _warning(found: Reading) -> str:
+def _warning(found: Reading, plan: Sequence[Advice]) -> str:
     parts = list(found.trace.flaws)
     cut = found.trace.cut  # how to record is no advice then: what was recorded may stand in what is missing
     if cut and found.cpu:
@@ -241,7 +243,7 @@ def _warning(found: Reading) -> str:
     if not found.parts[0].steps.marked:
         parts.append("No step is marked, so the program's start and its steps are told together.")
         parts += [] if cut else [f"{HOW}."]
-    said = _why(found)
+    said = _why(found, plan)
     for place in said.keys() - {_largest(found)}:
         words = f"{format_percent(total(found.columns, _amount(place)))} is {place}. {said[place]}"
         parts.append(f"{words[0].upper()}{words[1:]}")

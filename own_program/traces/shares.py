@@ -50,8 +50,9 @@ OWN_LAUNCH = "waits for launches outside the model"
 OPTIMIZER_LAUNCH = "waits for the optimizer's launches"
 FP32, TF32, OTHERS = "fp32 matrix products", "TF32 matrix products", "other kernels that 16 bits could shorten"
 DOUBLE, ATTENTION, OPTIMIZER = "computing in float64", "attention in single kernels", "the optimizer's kernels"
+OWN_KERNELS = "kernels launched outside the model"
 POINTWISE, OWN_POINTWISE = "runs of elementwise kernels", "runs of elementwise kernels outside the model"
-CLASSES = (FP32, TF32, OTHERS, DOUBLE, POINTWISE, OWN_POINTWISE, ATTENTION, OPTIMIZER)
+CLASSES = (FP32, TF32, OTHERS, DOUBLE, POINTWISE, OWN_POINTWISE, OWN_KERNELS, ATTENTION, OPTIMIZER)
 BESIDE = (HIDDEN, SHORT, OWN_LAUNCH, OPTIMIZER_LAUNCH, *CLASSES)
 AFTER_SYNC = "the host's own work after a synchronisation"
 ANOMALY = "anomaly mode"
@@ -452,7 +453,10 @@ def _first_uses(trace: Trace, steps: Steps) -> list[Event]:
 def _classes(trace: Trace, work: Sequence[Event], origin: Origin) -> dict[str, Spans]:
     kernels = [event for event in work if event.kind == KERNEL and not is_communication(event)]
     spans: dict[str, list[Span]] = {what: [] for what in CLASSES}
+    calls = {call.correlation: call for call in trace.events[CALL]}
     for event in kernels:
+        if (call := calls.get(event.correlation)) and origin.is_own(call):
+            spans[OWN_KERNELS].append(event.span)
         if precision := single_precision(event.name):
             spans[precision].append(event.span)
         if _is(_DOUBLE, event.name):
@@ -460,7 +464,6 @@ def _classes(trace: Trace, work: Sequence[Event], origin: Origin) -> dict[str, S
         elif not precision and not _is(_HALF, event.name) and not _is(_MANY_TENSORS, event.name):
             spans[OTHERS].append(event.span)
     operators = {event.operator: event.name for event in trace.events[OP] if event.operator is not None}
-    calls = {call.correlation: call for call in trace.events[CALL]}
     by_stream: dict[object, list[Event]] = defaultdict(list)
     for event in kernels:
         by_stream[event.stream].append(event)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from own_program.traces.anomaly import AnomalyMode
 from own_program.traces.events import HOW, MARK, OP, PYTHON, Event, Trace, TraceError
 from own_program.traces.intervals import Span, Spans, clip, common, length, union, without
 from own_program.traces.names import is_own_code
-from own_program.traces.origin import Origin
+from own_program.traces.origin import NODE, Origin
 from own_program.traces.shares import ANOMALY, COMPILES, DOUBLE, HIDDEN, StepShares
 from own_program.traces.steps import Steps, cpu_steps, marked_steps
 
@@ -22,8 +22,8 @@ PYTHON_CODE = "Python, or nothing recorded"
 CPU_PLACES = (OPERATORS, COMMUNICATION, LOADING, OPTIMIZING, COMPILING, ELSEWHERE, PYTHON_CODE)
 # What of a step is told beside: it lies in the places above.
 SMALL, POINTWISE = "small operators", "runs of elementwise operators"
-OWN_POINTWISE = "runs of elementwise operators outside the model"
 OF_MODEL, OF_OWN = "small operators of the model, and Python between", "operators outside the model, and Python between"
+CPU_BESIDE = (SMALL, POINTWISE, OF_MODEL, OF_OWN, DOUBLE, HIDDEN, ANOMALY)
 _SMALL_US = 20.0
 _LEAST_RUN, _LEAST_RUN_US = 3, 15.0  # for each of them: shorter ones cost by their number, as small operators do
 _ELEMENTWISE = re.compile(
@@ -33,7 +33,6 @@ _ELEMENTWISE = re.compile(
     r"|maximum|where|masked_fill|lerp|addcmul|addcdiv|(native_)?dropout|eq|ne|lt|le|gt|ge|(logical|bitwise)_\w+"
     r"|(tanh|sigmoid|leaky_relu|elu|gelu|silu|mish|softplus|hard\w+|threshold|native_dropout)_backward)_?$"
 )
-_NODE = re.compile(r"autograd::engine::evaluate_function: (?!torch::autograd::AccumulateGrad)")
 _NO_WORK = re.compile(  # views, and what stands around the operators of the backward pass
     r"aten::(view|_unsafe_view|reshape|_reshape_alias|t|transpose|permute|expand|expand_as|unsqueeze|squeeze|slice|select"
     r"|narrow|chunk|split|split_with_sizes|unbind|as_strided|detach|alias|flatten|unflatten|empty\w*)$"
@@ -50,14 +49,14 @@ _BACKWARD = re.compile(r"\w+Backward\w*$")
 
 @dataclass
 class CpuShares:
-    """The CPU's steps, and where their time went."""
+    """The CPU's steps, and where their time went; what is counted is of all steps together."""
 
     steps: Steps
     of: dict[int, StepShares]
     functions: Counter[str]  # Python's, in microseconds in which nothing else was recorded
     collectives: Counter[str] = field(default_factory=Counter)
     small: int = 0  # operators of the model that take next to nothing each
-    own_small: Counter[str] = field(default_factory=Counter)  # and those outside the model, by name
+    own_small: int = 0  # and those outside the model
     updates: int = 0  # operators inside the optimizer
     fused: bool = False  # whether one call updates all parameters already
     unseen: bool = False  # whether an optimizer is in the file, and no backward pass
@@ -72,8 +71,7 @@ class CpuShares:
 class _Piece:
     """A stretch in which one event was the innermost of its thread."""
 
-    start: float
-    end: float
+    span: Span
     place: str
     event: Event
 
@@ -95,52 +93,47 @@ def cpu_shares(trace: Trace, anomaly: AnomalyMode, origin: Origin) -> CpuShares:
     threads: dict[object, list[Event]] = defaultdict(list)
     for event in events:
         threads[event.tid].append(event)
-    main = _main_thread(trace, threads)
+    main = next((event.tid for event in trace.events[MARK] if marked_steps([event])), None)
+    if main is None:
+        main = max(threads, key=lambda tid: length(union(event.span for event in threads[tid])))
     pieces = {tid: _pieces(own) for tid, own in threads.items()}
-    own = pieces[main]
+    own, everything = pieces[main], [piece for each in pieces.values() for piece in each]
     others = [piece for tid, each in pieces.items() if tid != main for piece in each]
-    lanes = {place: union((p.start, p.end) for p in own if p.place == place) for place in CPU_PLACES[:5]}
-    elsewhere = {  # what computes comes first: communication beside it costs nothing
-        ELSEWHERE: union((p.start, p.end) for p in others if p.place in (OPERATORS, OPTIMIZING)),
-        COMMUNICATION: union((p.start, p.end) for p in others if p.place == COMMUNICATION),
-    }
-    alone: Counter[int] = Counter()
-    for piece in (*own, *others):
-        alone[id(piece.event)] += piece.end - piece.start  # type: ignore[assignment]
-
-    def is_small(piece: _Piece) -> bool:
-        return piece.place == OPERATORS and alone[id(piece.event)] < _SMALL_US and not anomaly.covers(piece.event)
-
+    lanes = [(place, union(p.span for p in own if p.place == place)) for place in CPU_PLACES[:5]]
+    # What computes comes first: communication beside it costs nothing.
+    lanes.append((ELSEWHERE, union(p.span for p in others if p.place in (OPERATORS, OPTIMIZING))))
+    lanes.append((COMMUNICATION, union(p.span for p in others if p.place == COMMUNICATION)))
+    alone: dict[int, float] = defaultdict(float)
+    for piece in everything:
+        alone[id(piece.event)] += piece.span[1] - piece.span[0]
+    small = {id(p.event) for p in own if p.place == OPERATORS and alone[id(p.event)] < _SMALL_US}
     runs = _runs_of_elementwise(threads[main])
     of_model, of_own = origin.model.get(main, []), origin.own.get(main, [])
-    small = without(union((p.start, p.end) for p in own if is_small(p)), runs)
-    sends = union((p.start, p.end) for p in (*own, *others) if p.place == COMMUNICATION)
+    sends = union(p.span for p in everything if p.place == COMMUNICATION)
     classes = {
-        SMALL: small,
-        DOUBLE: union((p.start, p.end) for p in (*own, *others) if p.event.double),
+        SMALL: without(union(p.span for p in own if id(p.event) in small), runs),
+        DOUBLE: union(p.span for p in everything if p.event.double),
         POINTWISE: without(runs, of_own),
-        OWN_POINTWISE: common(runs, of_own),
+        OF_OWN: of_own,
         ANOMALY: union(span for spans in anomaly.spans.values() for span in spans),
     }
-    of = {}
+    found = CpuShares(steps, {}, Counter())
     silent: Spans = []
     for step in steps.all:
-        places = {place: length(clip(spans, step.span)) for place, spans in lanes.items()}
+        places = dict.fromkeys(CPU_PLACES, 0.0)
         left: Spans = [step.span]
-        for spans in lanes.values():
-            left = without(left, clip(spans, step.span))
-        for place, spans in elsewhere.items():
-            places[place] = places.get(place, 0.0) + length(common(left, clip(spans, step.span)))
-            left = without(left, clip(spans, step.span))
+        for place, spans in lanes:
+            taken = common(left, clip(spans, step.span))
+            places[place] += length(taken)
+            left = without(left, taken)
         places[PYTHON_CODE] = length(left)
         silent += left
         beside = {what: length(clip(spans, step.span)) for what, spans in classes.items()}
-        calls = union([*clip(small, step.span), *left])
-        beside |= {OF_MODEL: length(common(calls, of_model)), OF_OWN: length(clip(of_own, step.span))}
+        beside[OF_MODEL] = length(common(union([*clip(classes[SMALL], step.span), *left]), of_model))
         beside[HIDDEN] = length(clip(sends, step.span)) - places[COMMUNICATION]
-        of[id(step)] = StepShares(step.lasts, places, beside)
-    found = CpuShares(steps, of, own_functions(trace, main, silent))
-    _count(found, [*own, *others], is_small, origin)
+        found.of[id(step)] = StepShares(step.lasts, places, beside)
+    found.functions = own_functions(trace, main, silent)
+    _count(found, everything, small, origin)
     names = {event.name for event in events}
     found.fused = any("_fused_" in name for name in names)
     updates = any(name.startswith("Optimizer.step") for name in names)
@@ -156,7 +149,7 @@ def own_functions(trace: Trace, tid: object, spans: Spans, begun_inside: bool = 
     if begun_inside:
         own = [event for event in own if clip(spans, (event.start, event.start + 0.001))]
     for piece in _pieces(own):  # by themselves: they begin and end across annotations
-        found[piece.event.name] += length(clip(spans, (piece.start, piece.end)))  # type: ignore[assignment]
+        found[piece.event.name] += length(clip(spans, piece.span))  # type: ignore[assignment]
     return found
 
 
@@ -182,29 +175,21 @@ def _runs_of_elementwise(events: Sequence[Event]) -> Spans:
         if event.kind == MARK and _place(event, "") == PYTHON_CODE:  # one of the user's; a step's ends a run
             if marked_steps([event]):
                 close()
-            continue
-        if _NODE.match(event.name):
+        elif event.name.startswith(NODE) and "AccumulateGrad" not in event.name:
             node = event
-            continue
-        until = event.end
-        if _ELEMENTWISE.match(event.name):
-            run.append(event.span)
-            owners.add(id(node if node and event.start < node.end else event))
         else:
-            close()
+            until = event.end
+            if _ELEMENTWISE.match(event.name):
+                run.append(event.span)
+                owners.add(id(node if node and event.start < node.end else event))
+            else:
+                close()
     close()
     return union(found)
 
 
-def _main_thread(trace: Trace, threads: dict[object, list[Event]]) -> object:
-    for event in trace.events[MARK]:
-        if marked_steps([event]):
-            return event.tid
-    return max(threads, key=lambda tid: length(union(event.span for event in threads[tid])))
-
-
 def _place(event: Event, outer: str) -> str:
-    if outer in (LOADING, OPTIMIZING, COMMUNICATION):
+    if outer in (LOADING, OPTIMIZING, COMMUNICATION, COMPILING):
         return outer
     for place, pattern in _SPECIAL:
         if pattern.match(event.name):
@@ -224,7 +209,7 @@ def _pieces(events: Sequence[Event]) -> list[_Piece]:
             end, place, event = open_[-1]
             stop = min(end, until)
             if stop > at:
-                found.append(_Piece(at, stop, place, event))
+                found.append(_Piece((at, stop), place, event))
                 at = stop
             if end > until:
                 break
@@ -240,13 +225,13 @@ def _pieces(events: Sequence[Event]) -> list[_Piece]:
     return found
 
 
-def _count(found: CpuShares, pieces: Sequence[_Piece], is_small: Callable[[_Piece], bool], origin: Origin) -> None:
+def _count(found: CpuShares, pieces: Sequence[_Piece], small: set[int], origin: Origin) -> None:
     steps = found.steps.all
     starts = [step.span[0] for step in steps]
     seen: set[int] = set()
     for piece in pieces:
-        event, place = piece.event, bisect_left(starts, piece.end) - 1
-        while place >= 0 and (lasts := _overlap((piece.start, piece.end), steps[place].span)):
+        event, place = piece.event, bisect_left(starts, piece.span[1]) - 1
+        while place >= 0 and (lasts := length(clip([piece.span], steps[place].span))):
             first = id(event) not in seen
             seen.add(id(event))
             if piece.place == COMMUNICATION:
@@ -257,12 +242,7 @@ def _count(found: CpuShares, pieces: Sequence[_Piece], is_small: Callable[[_Piec
                 ran[0] += first
                 ran[1] += lasts
                 found.updates += first and piece.place == OPTIMIZING
-                if first and is_small(piece):
-                    own = origin.is_own(event)
-                    found.small += not own
-                    found.own_small[event.name] += own
+                is_small, own = first and id(event) in small, origin.is_own(event)
+                found.small += is_small and not own
+                found.own_small += is_small and own
             place -= 1
-
-
-def _overlap(some: Span, other: Span) -> float:
-    return max(0.0, min(some[1], other[1]) - max(some[0], other[0]))

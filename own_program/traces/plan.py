@@ -10,11 +10,12 @@ from course_utils.show.formats import format_percent, format_seconds, listed, sh
 from own_program.traces import cpu as on_cpu
 from own_program.traces import shares as on_gpu
 from own_program.traces.columns import Amount, Column, Reading, total
-from own_program.traces.events import MARK, PYTHON
+from own_program.traces.events import PYTHON
 from own_program.traces.intervals import length
-from own_program.traces.steps import marked_steps
 
 COMPILE_ONCE = "compile once, not in each step"
+_CALL_FEWER = "call fewer operators outside the model: one for the whole batch"
+_WHOSE = "Whether they are the model's, or your own code's around it, a recording with with_stack=True tells."
 _LEAST = 0.025  # of a step: what saves less at most is no entry
 _LEAST_OF_KERNELS = 0.05  # a kernel does something; a lesson only makes it faster
 _LEAST_POINTWISE = 0.10  # and of what a CPU's many small operators take
@@ -31,12 +32,12 @@ _TENSOR_CORES, _BFLOAT16 = (7, 0), (8, 0)  # compute capabilities that have them
 
 @dataclass
 class _Entry:
-    """What would be an entry if what speaks for it, by default all that it can save, takes enough of a step."""
+    """What is an entry if what speaks for it, by default all that it can save, takes enough of a step."""
 
-    saves: Amount
     change: str
-    because: str
     lesson: str
+    saves: Amount
+    because: str
     least: float = _LEAST
     speaks: Amount | None = None
     more: str = ""  # sentences that follow the evidence
@@ -46,30 +47,26 @@ def plan_of(reading: Reading) -> tuple[Advice, ...]:
     """The entries of a plan, the one that can save the most first; none where nothing stands out."""
     if reading.trace.cut or (reading.cpu and reading.cpu.for_gpu):  # what the device did is not in the file
         return ()
+    if reading.anomaly.checks:  # it slows more than a trace shows, so that all else looks different without it
+        found = _advice(reading, _anomaly(reading))
+        return (replace(found, of=f"{found.of}, {_of_anomaly(reading)} alone"),) if found else ()
     entries = [*_compiles_anew(reading), *(_on_cpu(reading) if reading.cpu else _on_gpu(reading))]
     entries.sort(key=lambda entry: -total(reading.columns, entry.saves))
-    found = filter(None, (_advice(reading, entry) for entry in entries))
-    # Anomaly mode slows more than a trace shows, so that all other entries look different without it.
-    return tuple([*_anomaly(reading), *found][:_MOST_ENTRIES])
+    return tuple(filter(None, (_advice(reading, entry) for entry in entries)))[:_MOST_ENTRIES]
 
 
 def _advice(reading: Reading, entry: _Entry) -> Advice | None:
     """An entry with its numbers for each kind of steps, if it can save enough of one."""
-    columns = reading.columns
-    if max(column.share(entry.speaks or entry.saves) for column in columns) < entry.least:
+    columns = sorted(reading.columns, key=lambda column: -column.share(entry.saves))
+    named = [column for column in columns if column.share(entry.saves) >= 0.001][:4]
+    if not named or max(column.share(entry.speaks or entry.saves) for column in columns) < entry.least:
         return None
-    ranked = sorted(columns, key=lambda column: -column.share(entry.saves))
-    named = [column for column in ranked if column.share(entry.saves) >= 0.001][:4]
-    if not named:
-        return None
-    first = named[0]
-    of = _of(first, len(columns) == 1)
-    of += "".join(f", and at most {_percent(c.share(entry.saves))} of {_of(c, False)}" for c in named[1:])
-    if len(named) < len(columns) <= 4:
-        of += ", and next to nothing of the others"
+    first, only = named[0], len(columns) == 1
+    of = "a step" if only and not first.whole else first.name
+    of += "".join(f", and at most {_percent(column.share(entry.saves))} of {column.name}" for column in named[1:])
+    of += ", and next to nothing of the others" if len(named) < len(columns) <= 4 else ""
     times = first.times(entry.saves)
-    if not first.whole:
-        times += " a step" if len(columns) == 1 else f" in {first.name}"
+    times += "" if first.whole else " a step" if only else f" in {first.name}"
     amounts = [entry.saves(shares) for shares in first.shares]
     if len(amounts) >= _ENOUGH_STEPS and max(amounts) > sum(amounts) / 2:
         times += f", most of it in step {first.kind.steps[amounts.index(max(amounts))].number} alone"
@@ -77,17 +74,12 @@ def _advice(reading: Reading, entry: _Entry) -> Advice | None:
     return Advice(entry.change, because, entry.lesson, min(1.0, first.share(entry.saves)), "at most", of)
 
 
-def _of(column: Column, only: bool) -> str:
-    return "a step" if only and not column.whole else column.name
-
-
 def _percent(share: float) -> str:
     return f"{float(f'{100 * share:.2g}'):.15g}%"
 
 
 def _sum(*places: str) -> Amount:
-    """The time of some places, without what anomaly mode has of them."""
-    return lambda shares: sum(shares.get(place) - shares.anomaly.get(place, 0.0) for place in places)
+    return lambda shares: sum(map(shares.get, places))
 
 
 def _rest(*places: str) -> Amount:
@@ -95,28 +87,34 @@ def _rest(*places: str) -> Amount:
     return lambda shares: max(0.0, shares.lasts - sum(map(shares.get, places)))
 
 
+def _less(amount: Amount, what: str) -> Amount:
+    return lambda shares: max(0.0, amount(shares) - shares.get(what))
+
+
 def _least(some: Amount, other: Amount) -> Amount:
     return lambda shares: min(some(shares), other(shares))
 
 
-def _anomaly(reading: Reading) -> list[Advice]:
-    mode, marks = reading.anomaly, len(marked_steps(reading.trace.events[MARK]))
-    if not mode.checks:
-        return []
-    because = (
-        f"{mode.checks / max(1, marks):,.0f} NaN checks {'a step' if marks else 'in all'} ran in the backward pass"
-    )
-    because += ", and Python stacks were noted for its nodes" if mode.stacks else ""
-    more = "torch.is_anomaly_enabled() tells where it is on."
+def _steps(reading: Reading) -> int:
+    return sum(len(column.shares) for column in reading.columns)
+
+
+def _of_anomaly(reading: Reading) -> str:
+    return f"its checks{' and stacks' if reading.anomaly.stacks else ''}"
+
+
+def _anomaly(reading: Reading) -> _Entry:
+    mode, marks = reading.anomaly, reading.marks
+    because = f"{mode.checks / max(1, marks):,.0f} NaN checks {'a step' if marks else 'in all'} ran in the backward "
+    because += f"pass{', and Python stacks were noted for its nodes' if mode.stacks else ''}"
+    more = "torch.is_anomaly_enabled() tells where it is on. Record again without it: the rest looks different then."
     if not mode.stacks:
         more += (
             " It also notes a Python stack for each operator of the forward pass, which often takes longer: that is a "
             "part of these operators' own time, and shows in a trace with with_stack=True alone."
         )
-    amount: Amount = lambda shares: shares.get(on_gpu.ANOMALY)  # noqa: E731
-    entry = _Entry(amount, "switch anomaly mode off", because, "your_own_program", _LEAST_OF_ANOMALY, more=more)
-    found = _advice(reading, entry)
-    return [replace(found, of=f"{found.of}, its checks{' and stacks' if mode.stacks else ''} alone")] if found else []
+    amount = _sum(on_gpu.ANOMALY)
+    return _Entry("switch anomaly mode off", "your_own_program", amount, because, _LEAST_OF_ANOMALY, more=more)
 
 
 def _compiles_anew(reading: Reading) -> list[_Entry]:
@@ -126,7 +124,7 @@ def _compiles_anew(reading: Reading) -> list[_Entry]:
     if hit < 2 or 2 * hit < len(steps):  # else a longer warm-up does
         return []
     because, more = f"torch.compile worked in {hit} of {len(steps)} steps", "TORCH_LOGS=recompiles says why."
-    return [_Entry(_sum(place), COMPILE_ONCE, because, "torch_compile", more=more)]
+    return [_Entry(COMPILE_ONCE, "torch_compile", _sum(place), because, more=more)]
 
 
 def _loads(reading: Reading, place: str, who: str) -> _Entry:
@@ -136,41 +134,26 @@ def _loads(reading: Reading, place: str, who: str) -> _Entry:
         change, does = "load batches in worker processes (num_workers)", ", which loads in the main process"
     if loading.fetches:
         change = "index the tensors once a batch, not sample by sample"
-        steps = max(1, len(marked_steps(reading.trace.events[MARK])))
-        does = f", which called {loading.operator} {loading.fetches / steps:,.0f} times a step: it fetches samples one "
-        does += "by one from tensors in memory"
-    name, lasts = next(iter(loading.functions.most_common(1)), ("", 0.0))
-    most = "most" if lasts > length(loading.spans) / 2 else "the largest part"
-    does += f", {most} of that in {short_name(name)}" if name else ""
-    return _Entry(_sum(place), change, f"{who} inside the DataLoader{does}", "data_loading")
+        does = f", which called {loading.operator} {loading.fetches / max(1, reading.marks):,.0f} times a step: it "
+        does += "fetches samples one by one from tensors in memory"
+    for name, lasts in loading.functions.most_common(1):
+        most = "most" if lasts > length(loading.spans) / 2 else "the largest part"
+        does += f", {most} of that in {short_name(name)}"
+    return _Entry(change, "data_loading", _sum(place), f"{who} inside the DataLoader{does}")
 
 
 def _communicates(reading: Reading, place: str, collectives: Counter[str], because: str) -> _Entry:
-    sends = _sum(place)
-    # Communication may run beside all else of a step but what waits for another GPU.
-    waits: Amount = lambda shares: shares.get(on_gpu.QUEUED) - shares.get(on_gpu.SHORT)  # noqa: E731
-    rest = _rest(place, on_gpu.HIDDEN)
-    beside: Amount = lambda shares: max(0.0, rest(shares) - waits(shares))  # noqa: E731
-    change, more = "overlap communication with computing", ""
-    if total(reading.columns, sends) > total(reading.columns, beside):
-        share = format_percent(total(reading.columns, sends))
-        more = f"It takes {share}, more than there is to hide it behind: to save more, send less."
+    names = [name for name, lasts in collectives.most_common(3) if lasts > 0.05 * collectives.total()]
+    because = because.format(listed(names) if names else "of an unknown kind")
+    # It may run beside all else of a step but waits for another GPU.
+    beside = _rest(place, on_gpu.HIDDEN, on_gpu.LONG_QUEUED)
+    more, share = "", total(reading.columns, _sum(place))
+    if share > total(reading.columns, beside):
+        more = f"It takes {format_percent(share)}, more than there is to hide it behind: to save more, send less."
     sharded = sum(lasts for name, lasts in collectives.items() if name in ("all_gather", "reduce_scatter"))
     lesson = "fsdp" if sharded > 0.5 * collectives.total() else "ddp"
-    return _Entry(_least(sends, beside), change, because, lesson, more=more)
-
-
-def _double(because: str) -> _Entry:
-    return _Entry(_sum(on_gpu.DOUBLE), "compute in float32 (or less)", because, "mixed_precision", _LEAST_OF_KERNELS)
-
-
-def _names(collectives: Counter[str]) -> str:
-    names = [name for name, lasts in collectives.most_common(3) if lasts > 0.05 * collectives.total()]
-    return listed(names) if names else "of an unknown kind"
-
-
-_FEWER = "call fewer operators outside the model: one for the whole batch"
-_DOUBT = "Whether they are the model's, or your own code's around it, a recording with with_stack=True tells."
+    saves = _least(_sum(place), beside)
+    return _Entry("overlap communication with computing", lesson, saves, because, more=more)
 
 
 def _compiles(reading: Reading, *parts: tuple[Amount, float, str, str], more: str = "") -> list[_Entry]:
@@ -179,76 +162,73 @@ def _compiles(reading: Reading, *parts: tuple[Amount, float, str, str], more: st
     if not speak:
         return []
     amount: Amount = lambda shares: sum(part[0](shares) for part in parts)  # noqa: E731
-    return [_Entry(amount, speak[0][2], "; ".join(part[3] for part in speak), "torch_compile", 0.0, more=more)]
+    because = "; ".join(part[3] for part in speak)
+    return [_Entry(speak[0][2], "torch_compile", amount, because, 0.0, more=more)]
 
 
 def _on_gpu(reading: Reading) -> list[_Entry]:
     collectives: Counter[str] = sum((device.collectives for device in reading.devices), Counter())
-    hidden = total(reading.columns, lambda shares: shares.get(on_gpu.HIDDEN))
-    beside = f"; {format_percent(hidden)} of the time more is hidden" if hidden >= 0.001 else "; none is hidden"
-    sends = f"communication ({_names(collectives)}) ran with no computing beside it "
-    sends += f"(waits for slower ranks are in it{beside})"
-    entries = [
+    hidden = total(reading.columns, _sum(on_gpu.HIDDEN))
+    sends = "communication ({}) ran with no computing beside it (waits for slower ranks are in it; "
+    sends += f"{format_percent(hidden)} of the time more is hidden)" if hidden >= 0.001 else "none is hidden)"
+    return [
         _loads(reading, on_gpu.DATA, "the GPU was idle while the program was"),
         *_waits_for_the_host(reading),
         _Entry(
-            _sum(on_gpu.ALLOC),
             "keep the allocator from asking the driver for memory in every step",
-            "the GPU was idle while the program allocated or freed memory with the driver",
             "caching_allocator",
+            _sum(on_gpu.ALLOC),
+            "the GPU was idle while the program allocated or freed memory with the driver",
         ),
         _Entry(
-            _sum(on_gpu.PAGEABLE),
             "copy from pinned memory, with non_blocking=True",
+            "pinned_memory",
+            _sum(on_gpu.PAGEABLE),
             "copies from pageable memory, or the CPU's preparing them, held the GPU up",
-            "pinned_memory",
         ),
         _Entry(
-            _least(_sum(on_gpu.PINNED), _rest(on_gpu.PINNED)),
             "copy the next batch while the GPU computes",
-            "copies to the GPU ran with no computing beside them",
             "pinned_memory",
+            _least(_sum(on_gpu.PINNED), _rest(on_gpu.PINNED)),
+            "copies to the GPU ran with no computing beside them",
         ),
         _Entry(
-            _sum(on_gpu.TO_HOST),
             "copy fewer results to the host",
-            "copies to the host ran with no computing beside them",
             "host_device_syncs",
+            _sum(on_gpu.TO_HOST),
+            "copies to the host ran with no computing beside them",
         ),
         _communicates(reading, on_gpu.SENDS, collectives, sends),
         _Entry(
-            _sum(on_gpu.WITHIN),
             "copy less within the GPU's memory",
-            f"copies within the GPU's memory ran with no computing beside them{_copied(reading)}",
             "profiler",
+            _sum(on_gpu.WITHIN),
+            f"copies within the GPU's memory ran with no computing beside them{_copied(reading)}",
             _LEAST_OF_KERNELS,
         ),
         _Entry(
-            _sum(on_gpu.ATTENTION),
             "call scaled_dot_product_attention",
+            "flash_attention",
+            _sum(on_gpu.ATTENTION),
             "a softmax between two matrix products, each a kernel of its own, is attention that writes its scores out "
             "(the products are counted, too, and remain in part)",
-            "flash_attention",
             _LEAST_OF_KERNELS,
         ),
         _Entry(
-            _sum(on_gpu.OPTIMIZER, on_gpu.OPTIMIZER_LAUNCH),
             "update all parameters in one kernel (fused=True, or a compiled optimizer)",
-            "the optimizer's step ran as several kernels for each update",
             "torch_compile",
+            _sum(on_gpu.OPTIMIZER, on_gpu.OPTIMIZER_LAUNCH),
+            "the optimizer's step ran as several kernels for each update",
             _LEAST_OF_KERNELS,
             _sum(on_gpu.OPTIMIZER),
         ),
         _double("kernels ran in float64, as their names say"),
-        _Entry(
-            _sum(on_gpu.OWN_POINTWISE),
-            "fuse elementwise kernels outside the model: compile the function that calls them",
-            "elementwise kernels ran one after the other, each reading and writing all of its data",
-            "torch_compile",
-            _LEAST_POINTWISE,
-        ),
+        *_in_16_bits(reading),
     ]
-    return [*entries, *_in_16_bits(reading)]
+
+
+def _double(because: str) -> _Entry:
+    return _Entry("compute in float32 (or less)", "mixed_precision", _sum(on_gpu.DOUBLE), because, _LEAST_OF_KERNELS)
 
 
 def _in_16_bits(reading: Reading) -> list[_Entry]:
@@ -259,36 +239,30 @@ def _in_16_bits(reading: Reading) -> list[_Entry]:
     how = "autocast"
     if len(known) == len(gpus):
         how = "autocast to bfloat16" if min(known) >= _BFLOAT16 else "autocast to float16, with a GradScaler"
-
-    def halved(shares: on_gpu.StepShares) -> float:
-        return shares.get(on_gpu.FP32) + shares.get(on_gpu.TF32) / 2
-
-    tf32 = total(reading.columns, _sum(on_gpu.TF32))
-    single = total(reading.columns, _sum(on_gpu.FP32)) >= tf32 / 2
-    because = f"matrix products ran in {'fp32' if single else 'fp32 as TF32'}"
-    halves = ["of those in TF32"] * bool(tf32) + ["of kernels between them"]
-    others = total(reading.columns, _sum(on_gpu.OTHERS))
-    if tf32 or others:
-        because += f"; {' and '.join(halves[: 1 + bool(others)] if tf32 else halves)} half can go at most"
-    amount: Amount = lambda shares: halved(shares) + shares.get(on_gpu.OTHERS) / 2  # noqa: E731
-    return [_Entry(amount, f"compute in 16 bits ({how})", because, "mixed_precision", _LEAST_OF_KERNELS, halved)]
+    # Products in TF32 run at half the rate of those in 16 bits, and a kernel that moves data moves half of it.
+    half = {on_gpu.TF32: "products in TF32", on_gpu.OTHERS: "other kernels"}
+    halved = [name for what, name in half.items() if total(reading.columns, _sum(what))]
+    because = f"matrix products ran in {'fp32' if total(reading.columns, _sum(on_gpu.FP32)) else 'fp32 as TF32'}"
+    because += f"; of {listed(halved)} half can go at most" if halved else ""
+    speaks: Amount = lambda shares: shares.get(on_gpu.FP32) + shares.get(on_gpu.TF32) / 2  # noqa: E731
+    saves: Amount = lambda shares: speaks(shares) + shares.get(on_gpu.OTHERS) / 2  # noqa: E731
+    return [_Entry(f"compute in 16 bits ({how})", "mixed_precision", saves, because, _LEAST_OF_KERNELS, speaks)]
 
 
 def _copied(reading: Reading) -> str:
     """Which operators copy within the GPU's memory, and where."""
     copied: Counter[tuple[str, str]] = sum((device.copied for device in reading.devices), Counter())
-    most = [each for each in copied.most_common(3) if each[0][0] and each[1] > 0.05 * copied.total()]
     named = [
         f"{operator}{f' in {short_name(line)}' if line else ''} ({format_percent(lasts / copied.total())} of them)"
-        for (operator, line), lasts in most
+        for (operator, line), lasts in copied.most_common(3)
+        if operator and lasts > 0.05 * copied.total()
     ]
     return f", made by {listed(named)}" if named else "; which operator makes them, the file does not say"
 
 
 def _waits_for_the_host(reading: Reading) -> list[_Entry]:
     """Where the host came late: since it had waited for the device, by its launches, or by other work of its own."""
-    columns, devices = reading.columns, reading.devices
-    steps = max(1, sum(len(column.shares) for column in columns))
+    columns, devices, steps = reading.columns, reading.devices, max(1, _steps(reading))
     launches, graphs = (sum(each) / steps for each in zip(*((d.launches, d.graphs) for d in devices), strict=True))
     waits, late = _sum(on_gpu.SYNC), _sum(on_gpu.LAUNCH)
     # What the host does by itself for longer than the device works, no running ahead can hide.
@@ -296,8 +270,8 @@ def _waits_for_the_host(reading: Reading) -> list[_Entry]:
     if slow:
         waits, late = _less(waits, on_gpu.AFTER_SYNC), _sum(on_gpu.LAUNCH, on_gpu.AFTER_SYNC)
     because = f"the GPU ran dry while the program waited for it{_waits(reading)}, and idled until more was launched"
-    entries = [_Entry(waits, "let the program run ahead of the GPU", because, "host_device_syncs")]
-    fused = [
+    entries = [_Entry("let the program run ahead of the GPU", "host_device_syncs", waits, because)]
+    parts = [
         (
             _sum(on_gpu.SHORT),
             _LEAST_OF_KERNELS,
@@ -313,105 +287,56 @@ def _waits_for_the_host(reading: Reading) -> list[_Entry]:
     ]
     # A launch takes 10 us with its operator, and some 50 with much Python around it: more, outside operators, is other
     # work, of which a compiler knows nothing.
-    waited = sum(late(shares) for column in columns for shares in column.shares) / steps
-    inside = sum(device.in_operators for device in devices) / steps
+    waited = sum(late(shares) for column in columns for shares in column.shares)
+    inside, longest = sum(device.in_operators for device in devices), max(device.longest for device in devices)
     until, of = "the GPU had nothing to do until the CPU", f" made its next launch, of {launches:,.0f} a step"
     of += f" ({graphs:,.0f} of CUDA graphs)" if graphs >= 1 else ""
-    longest = max(device.longest for device in devices)
-    once = longest > max(_LONG_WAIT_US, waited * steps / 2)
-    if once or graphs * 2 > launches or (waited > _MOST_PER_LAUNCH_US * launches and inside < waited / 2):
-        because = until + _meanwhile(reading, slow, waited * steps) + of
+    once = longest > max(_LONG_WAIT_US, waited / 2)
+    if once or graphs * 2 > launches or (waited > _MOST_PER_LAUNCH_US * launches * steps and inside < waited / 2):
         change = "find what the CPU does between its launches, and do less of it"
         more = "" if reading.trace.events[PYTHON] else "Record with with_stack=True to see in which function of yours."
         if once:
             change = f"find what the CPU did in one wait of {format_seconds(longest / 1e6)}, such as compiling"
             more = f"If it is a first use, later steps do without. {more}".strip()
-        return [*entries, *_compiles(reading, *fused), _Entry(late, change, because, "profiler", more=more)]
-    if reading.anomaly.checks:  # stacks that are noted within operators make launches late as well
-        return [*entries, *_compiles(reading, *fused)]
+        because = until + _meanwhile(reading, slow, waited) + of
+        return [*entries, *_compiles(reading, *parts), _Entry(change, "profiler", late, because, more=more)]
     operators: Counter[str] = sum((device.own_launches for device in devices), Counter())
-    if operators:
-        because = f"{until} made its next launch: {operators.total() / steps:,.0f} of {launches:,.0f} a step come from "
+    if own := operators.total() / steps:
+        because = f"{until} made its next launch: {own:,.0f} of {launches:,.0f} a step come from "
         because += f"your own code outside the model{_outside(reading, operators, steps)}"
         saves, speaks = _sum(on_gpu.OWN_LAUNCH, on_gpu.OWN_KERNELS), _sum(on_gpu.OWN_LAUNCH)
-        entries.append(_Entry(saves, _FEWER, because, "launch_bound", speaks=speaks))
-        of = f" made its next launch, of {launches - operators.total() / steps:,.0f} a step"
+        entries.append(_Entry(_CALL_FEWER, "launch_bound", saves, because, speaks=speaks))
+        of = f" made its next launch, of {launches - own:,.0f} a step for the model"
     models = _less(late, on_gpu.OWN_LAUNCH)
     makers = {reading.trace.gpus[device.device].maker for device in devices}
     change = "launch less: compile the step"
-    change += {"NVIDIA": ", with CUDA graphs (mode='reduce-overhead')", "AMD": " (mode='reduce-overhead')"}.get(
-        makers.pop() if len(makers) == 1 else "", ""
-    )
+    if makers <= {"NVIDIA", "AMD"}:
+        change += ", with CUDA graphs (mode='reduce-overhead')" if "AMD" not in makers else " (mode='reduce-overhead')"
     more = []
     if total(columns, models) > _SMALL_BATCH:
         more.append("A larger batch, if memory is left, gives each launch more to do.")
     if not reading.origin.known and total(columns, models) >= _LEAST:
-        more.append(_DOUBT)
-    part = (models, _LEAST, change, until + of)
-    return [*entries, *_compiles(reading, part, *fused, more=" ".join(more))]
-
-
-def _less(amount: Amount, what: str) -> Amount:
-    return lambda shares: amount(shares) - shares.get(what)
+        more.append(_WHOSE)
+    parts.insert(0, (models, _LEAST, change, until + of))
+    return [*entries, *_compiles(reading, *parts, more=" ".join(more))]
 
 
 def _waits(reading: Reading) -> str:
-    waits = [wait for device in reading.devices for wait in device.waits if wait.operator != on_gpu.CHECK]
-    if not waits:
-        return ""
-    first = max(waits, key=lambda wait: wait.idle)
-    words = f" in {first.operator or first.call}"
-    words += f" ({first.call})" if first.operator else ""
-    return words + (f", {first.line}" if first.line else "")
+    waits: Counter[tuple[str, str, str]] = sum((device.waits for device in reading.devices), Counter())
+    for (call, operator, line), _ in waits.most_common(1):
+        return f" in {f'{operator} ({call})' if operator else call}{f', {line}' if line else ''}"
+    return ""
 
 
 def _meanwhile(reading: Reading, slow: bool, waited: float) -> str:
     """In which of the program's functions the CPU was while the GPU waited for it, if mostly in one."""
     functions: Counter[str] = Counter()
     for device in reading.devices:
-        for silent in (device.silent, device.silent_after if slow else {}):
-            for tid, spans in silent.items():
+        for (tid, had_waited), spans in device.silent.items():
+            if slow or not had_waited:
                 functions += on_cpu.own_functions(reading.trace, tid, spans)
     name, lasts = next(iter(functions.most_common(1)), ("", 0.0))
     return f", most of that time in {short_name(name)}," if lasts > waited / 2 else ""
-
-
-def _on_cpu(reading: Reading) -> list[_Entry]:
-    found, columns = reading.cpu, reading.columns
-    assert found is not None
-    steps = max(1, len(found.steps.all))
-    collectives: Counter[str] = Counter()
-    for name, lasts in found.collectives.items():
-        short = next((each for each, pattern in on_gpu.COLLECTIVES.items() if pattern.search(name)), name)
-        collectives[short] += lasts  # type: ignore[assignment]
-    because = f"the program waited for communication ({_names(collectives)}) with no operator running beside it "
-    because += "(waits for slower ranks are in it)"
-    entries = [
-        _loads(reading, on_cpu.LOADING, "the program was"),
-        _communicates(reading, on_cpu.COMMUNICATION, collectives, because),
-        _double("operators ran on tensors in float64"),
-    ]
-    if found.updates / steps >= _LEAST_UPDATES and not found.fused:
-        because = f"the optimizer called {found.updates / steps:,.0f} operators a step"
-        change = "update all parameters in one call (fused=True, or a compiled optimizer)"
-        entries.append(_Entry(_sum(on_cpu.OPTIMIZING), change, because, "torch_compile", _LEAST_POINTWISE))
-    small = max(column.share(_sum(on_cpu.SMALL)) for column in columns) >= _LEAST_POINTWISE
-    if small and found.own_small.total() / steps >= _LEAST_SMALL:
-        because = f"{reading.origin.calls.total() / steps:,.0f} calls of operators a step come from your own code "
-        because += f"outside the model{_outside(reading, reading.origin.calls, steps)}, with Python between them"
-        entries.append(_Entry(_sum(on_cpu.OF_OWN), _FEWER, because, "launch_bound", _LEAST_POINTWISE))
-    parts = []
-    if small and found.small / steps >= _LEAST_SMALL:
-        because = f"{found.small / steps:,.0f} operators a step took under 20 µs of their own, with Python between them"
-        parts.append((_sum(on_cpu.OF_MODEL), _LEAST_POINTWISE, "fuse small operators: compile the model", because))
-    more = "" if reading.origin.known or not parts else _DOUBT
-    if not reading.anomaly.checks:  # else how long operators take by themselves is unknown: stacks were noted in them
-        because = "elementwise operators ran three and more in a row, each reading and writing all of its data"
-        change = "fuse elementwise operators: compile the {}"
-        parts.append((_sum(on_cpu.POINTWISE), _LEAST_POINTWISE, change.format("model"), because))
-        change = change.format("function that calls them")
-        entries.append(_Entry(_sum(on_cpu.OWN_POINTWISE), change, because, "torch_compile", _LEAST_POINTWISE))
-    return [*entries, *_compiles(reading, *parts, more=more)]
 
 
 def _outside(reading: Reading, operators: Counter[str], steps: int) -> str:
@@ -419,6 +344,40 @@ def _outside(reading: Reading, operators: Counter[str], steps: int) -> str:
     functions: Counter[str] = Counter()
     for tid, spans in reading.origin.own.items():
         functions += on_cpu.own_functions(reading.trace, tid, spans)
-    name = next(iter(functions.most_common(1)), ("",))[0]
-    most = [f"{operator or 'others'} ({count / steps:,.0f})" for operator, count in operators.most_common(2)]
-    return f"{f' ({short_name(name)})' if name else ''}, mostly {listed(most)}"
+    where = "".join(f" ({short_name(name)})" for name, _ in functions.most_common(1))
+    most = [f"{name or 'others'} ({count / steps:,.0f})" for name, count in operators.most_common(2)]
+    return f"{where}, mostly {listed(most)}"
+
+
+def _on_cpu(reading: Reading) -> list[_Entry]:
+    found, columns, steps = reading.cpu, reading.columns, max(1, _steps(reading))
+    assert found is not None
+    collectives: Counter[str] = Counter()
+    for name, lasts in found.collectives.items():
+        short = next((each for each, pattern in on_gpu.COLLECTIVES.items() if pattern.search(name)), name)
+        collectives[short] += lasts  # type: ignore[assignment]
+    because = "the program waited for communication ({}) with no operator running beside it (waits for slower ranks "
+    entries = [
+        _loads(reading, on_cpu.LOADING, "the program was"),
+        _communicates(reading, on_cpu.COMMUNICATION, collectives, f"{because}are in it)"),
+        _double("operators ran on tensors in float64"),
+    ]
+    if found.updates / steps >= _LEAST_UPDATES and not found.fused:
+        because = f"the optimizer called {found.updates / steps:,.0f} operators a step"
+        change = "update all parameters in one call (fused=True, or a compiled optimizer)"
+        entries.append(_Entry(change, "torch_compile", _sum(on_cpu.OPTIMIZING), because, _LEAST_POINTWISE))
+    small = max(column.share(_sum(on_cpu.SMALL)) for column in columns) >= _LEAST_POINTWISE
+    if small and found.own_small / steps >= _LEAST_SMALL:
+        calls = reading.origin.calls
+        because = f"{calls.total() / max(1, reading.marks):,.0f} calls of operators a step come from your own code "
+        because += "outside the model"
+        because += f"{_outside(reading, calls, max(1, reading.marks))}, with Python between them"
+        entries.append(_Entry(_CALL_FEWER, "launch_bound", _sum(on_cpu.OF_OWN), because, _LEAST_POINTWISE))
+    because = "elementwise operators ran three and more in a row, each reading and writing all of its data"
+    change = "fuse elementwise operators: compile the model"
+    parts, more = [(_sum(on_cpu.POINTWISE), _LEAST_POINTWISE, change, because)], ""
+    if small and found.small / steps >= _LEAST_SMALL:
+        because = f"{found.small / steps:,.0f} operators a step took under 20 µs of their own, with Python between them"
+        change, more = "fuse small operators: compile the model", "" if reading.origin.known else _WHOSE
+        parts.insert(0, (_sum(on_cpu.OF_MODEL), _LEAST_POINTWISE, change, because))
+    return [*entries, *_compiles(reading, *parts, more=more)]

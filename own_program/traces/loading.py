@@ -13,7 +13,7 @@ from own_program.traces.intervals import Spans, clip, length, union
 LOADS = re.compile(r"enumerate\(DataLoader")
 _FETCHES = re.compile(r"aten::(select|index|slice|narrow|index_select|unbind)$")
 _COLLATES = re.compile(r"aten::(stack|cat|item|detach|lift_fresh|resolve_conj|resolve_neg|empty\w*)$")
-_LEAST_FETCHES = 32  # a batch
+_LEAST_FETCHES = 8  # a batch
 _MOST_PER_FETCH_US = 100.0  # with Python's part: a sample that is read or decoded takes longer
 _MOST_OTHERS = 0.25  # operators for each fetch: more of them prepare the samples
 

@@ -9,12 +9,12 @@ from course_utils.show.advice import Advice
 from course_utils.show.formats import format_percent, format_seconds, listed, short_name
 from own_program.traces import cpu as on_cpu
 from own_program.traces import shares as on_gpu
-from own_program.traces.columns import Amount, Column, Reading, total
+from own_program.traces.columns import Amount, Reading, total
 from own_program.traces.events import PYTHON
 from own_program.traces.intervals import length
 
 COMPILE_ONCE = "compile once, not in each step"
-_CALL_FEWER = "call fewer operators outside the model: one for the whole batch"
+_CALL_FEWER = "call fewer operators outside the model, each on more data"
 _WHOSE = "Whether they are the model's, or your own code's around it, a recording with with_stack=True tells."
 _LEAST = 0.025  # of a step: what saves less at most is no entry
 _LEAST_OF_KERNELS = 0.05  # a kernel does something; a lesson only makes it faster
@@ -28,6 +28,39 @@ _SMALL_BATCH = 0.25  # of a step that the GPU waits for launches: more work in e
 _MOST_ENTRIES = 5
 _ENOUGH_STEPS = 4  # to say that one of them is the exception
 _TENSOR_CORES, _BFLOAT16 = (7, 0), (8, 0)  # compute capabilities that have them
+
+
+_ALONE = "ran with no computing beside them"
+_ON_GPU = (
+    (
+        on_gpu.ALLOC,
+        "caching_allocator",
+        "keep the allocator from asking the driver for memory in every step",
+        "the GPU was idle while the program allocated or freed memory with the driver",
+    ),
+    (
+        on_gpu.PAGEABLE,
+        "pinned_memory",
+        "copy from pinned memory, with non_blocking=True",
+        "copies from pageable memory, or the CPU's preparing them, held the GPU up",
+    ),
+    (on_gpu.PINNED, "pinned_memory", "copy the next batch while the GPU computes", f"copies to the GPU {_ALONE}"),
+    (on_gpu.TO_HOST, "host_device_syncs", "copy fewer results to the host", f"copies to the host {_ALONE}"),
+    (on_gpu.WITHIN, "profiler", "copy less within the GPU's memory", f"copies within the GPU's memory {_ALONE}"),
+    (
+        on_gpu.ATTENTION,
+        "flash_attention",
+        "call scaled_dot_product_attention",
+        "a softmax between two matrix products, each a kernel of its own, is attention that writes its scores out (the "
+        "products are counted, too, and remain in part)",
+    ),
+    (
+        on_gpu.OPTIMIZER,
+        "torch_compile",
+        "update all parameters in one kernel (fused=True, or a compiled optimizer)",
+        "the optimizer's step ran as several kernels for each update",
+    ),
+)
 
 
 @dataclass
@@ -95,8 +128,10 @@ def _least(some: Amount, other: Amount) -> Amount:
     return lambda shares: min(some(shares), other(shares))
 
 
-def _steps(reading: Reading) -> int:
-    return sum(len(column.shares) for column in reading.columns)
+def _steps(reading: Reading) -> tuple[int, str]:
+    """How many steps were read, and what a number for each of them is called."""
+    whole = any(column.whole for column in reading.columns)
+    return sum(len(column.shares) for column in reading.columns), "in all" if whole else "a step"
 
 
 def _of_anomaly(reading: Reading) -> str:
@@ -134,7 +169,8 @@ def _loads(reading: Reading, place: str, who: str) -> _Entry:
         change, does = "load batches in worker processes (num_workers)", ", which loads in the main process"
     if loading.fetches:
         change = "index the tensors once a batch, not sample by sample"
-        does = f", which called {loading.operator} {loading.fetches / max(1, reading.marks):,.0f} times a step: it "
+        count = f"{loading.fetches / max(1, reading.marks):,.0f} times {_steps(reading)[1]}"
+        does = f", which called {loading.operator} {count}: it "
         does += "fetches samples one by one from tensors in memory"
     for name, lasts in loading.functions.most_common(1):
         most = "most" if lasts > length(loading.spans) / 2 else "the largest part"
@@ -171,57 +207,18 @@ def _on_gpu(reading: Reading) -> list[_Entry]:
     hidden = total(reading.columns, _sum(on_gpu.HIDDEN))
     sends = "communication ({}) ran with no computing beside it (waits for slower ranks are in it; "
     sends += f"{format_percent(hidden)} of the time more is hidden)" if hidden >= 0.001 else "none is hidden)"
+    found = {place: _Entry(change, lesson, _sum(place), because) for place, lesson, change, because in _ON_GPU}
+    for place in (on_gpu.WITHIN, on_gpu.ATTENTION, on_gpu.OPTIMIZER):
+        found[place].least = _LEAST_OF_KERNELS
+    found[on_gpu.PINNED].saves = _least(_sum(on_gpu.PINNED), _rest(on_gpu.PINNED))
+    found[on_gpu.WITHIN].because += _copied(reading)
+    found[on_gpu.OPTIMIZER].speaks = _sum(on_gpu.OPTIMIZER)
+    found[on_gpu.OPTIMIZER].saves = _sum(on_gpu.OPTIMIZER, on_gpu.OPTIMIZER_LAUNCH)
     return [
         _loads(reading, on_gpu.DATA, "the GPU was idle while the program was"),
         *_waits_for_the_host(reading),
-        _Entry(
-            "keep the allocator from asking the driver for memory in every step",
-            "caching_allocator",
-            _sum(on_gpu.ALLOC),
-            "the GPU was idle while the program allocated or freed memory with the driver",
-        ),
-        _Entry(
-            "copy from pinned memory, with non_blocking=True",
-            "pinned_memory",
-            _sum(on_gpu.PAGEABLE),
-            "copies from pageable memory, or the CPU's preparing them, held the GPU up",
-        ),
-        _Entry(
-            "copy the next batch while the GPU computes",
-            "pinned_memory",
-            _least(_sum(on_gpu.PINNED), _rest(on_gpu.PINNED)),
-            "copies to the GPU ran with no computing beside them",
-        ),
-        _Entry(
-            "copy fewer results to the host",
-            "host_device_syncs",
-            _sum(on_gpu.TO_HOST),
-            "copies to the host ran with no computing beside them",
-        ),
         _communicates(reading, on_gpu.SENDS, collectives, sends),
-        _Entry(
-            "copy less within the GPU's memory",
-            "profiler",
-            _sum(on_gpu.WITHIN),
-            f"copies within the GPU's memory ran with no computing beside them{_copied(reading)}",
-            _LEAST_OF_KERNELS,
-        ),
-        _Entry(
-            "call scaled_dot_product_attention",
-            "flash_attention",
-            _sum(on_gpu.ATTENTION),
-            "a softmax between two matrix products, each a kernel of its own, is attention that writes its scores out "
-            "(the products are counted, too, and remain in part)",
-            _LEAST_OF_KERNELS,
-        ),
-        _Entry(
-            "update all parameters in one kernel (fused=True, or a compiled optimizer)",
-            "torch_compile",
-            _sum(on_gpu.OPTIMIZER, on_gpu.OPTIMIZER_LAUNCH),
-            "the optimizer's step ran as several kernels for each update",
-            _LEAST_OF_KERNELS,
-            _sum(on_gpu.OPTIMIZER),
-        ),
+        *found.values(),
         _double("kernels ran in float64, as their names say"),
         *_in_16_bits(reading),
     ]
@@ -262,8 +259,8 @@ def _copied(reading: Reading) -> str:
 
 def _waits_for_the_host(reading: Reading) -> list[_Entry]:
     """Where the host came late: since it had waited for the device, by its launches, or by other work of its own."""
-    columns, devices, steps = reading.columns, reading.devices, max(1, _steps(reading))
-    launches, graphs = (sum(each) / steps for each in zip(*((d.launches, d.graphs) for d in devices), strict=True))
+    columns, devices, (steps, each) = reading.columns, reading.devices, _steps(reading)
+    launches, graphs = (sum(device.launches for device in devices) / steps, sum(d.graphs for d in devices) / steps)
     waits, late = _sum(on_gpu.SYNC), _sum(on_gpu.LAUNCH)
     # What the host does by itself for longer than the device works, no running ahead can hide.
     slow = total(columns, _sum(on_gpu.AFTER_SYNC)) > total(columns, _rest(*on_gpu.IDLE))
@@ -289,8 +286,8 @@ def _waits_for_the_host(reading: Reading) -> list[_Entry]:
     # work, of which a compiler knows nothing.
     waited = sum(late(shares) for column in columns for shares in column.shares)
     inside, longest = sum(device.in_operators for device in devices), max(device.longest for device in devices)
-    until, of = "the GPU had nothing to do until the CPU", f" made its next launch, of {launches:,.0f} a step"
-    of += f" ({graphs:,.0f} of CUDA graphs)" if graphs >= 1 else ""
+    until, of = "the GPU had nothing to do until the CPU", f" made its next launch, of {launches:,.0f} {each}"
+    of += f" ({graphs:,.0f} of graphs)" if graphs >= 1 else ""
     once = longest > max(_LONG_WAIT_US, waited / 2)
     if once or graphs * 2 > launches or (waited > _MOST_PER_LAUNCH_US * launches * steps and inside < waited / 2):
         change = "find what the CPU does between its launches, and do less of it"
@@ -302,11 +299,11 @@ def _waits_for_the_host(reading: Reading) -> list[_Entry]:
         return [*entries, *_compiles(reading, *parts), _Entry(change, "profiler", late, because, more=more)]
     operators: Counter[str] = sum((device.own_launches for device in devices), Counter())
     if own := operators.total() / steps:
-        because = f"{until} made its next launch: {own:,.0f} of {launches:,.0f} a step come from "
+        because = f"{until} made its next launch: {own:,.0f} of {launches:,.0f} {each} come from "
         because += f"your own code outside the model{_outside(reading, operators, steps)}"
         saves, speaks = _sum(on_gpu.OWN_LAUNCH, on_gpu.OWN_KERNELS), _sum(on_gpu.OWN_LAUNCH)
         entries.append(_Entry(_CALL_FEWER, "launch_bound", saves, because, speaks=speaks))
-        of = f" made its next launch, of {launches - own:,.0f} a step for the model"
+        of = f" made its next launch, of {launches - own:,.0f} {each} for the model"
     models = _less(late, on_gpu.OWN_LAUNCH)
     makers = {reading.trace.gpus[device.device].maker for device in devices}
     change = "launch less: compile the step"
@@ -350,7 +347,7 @@ def _outside(reading: Reading, operators: Counter[str], steps: int) -> str:
 
 
 def _on_cpu(reading: Reading) -> list[_Entry]:
-    found, columns, steps = reading.cpu, reading.columns, max(1, _steps(reading))
+    found, columns, (steps, each) = reading.cpu, reading.columns, _steps(reading)
     assert found is not None
     collectives: Counter[str] = Counter()
     for name, lasts in found.collectives.items():
@@ -363,13 +360,13 @@ def _on_cpu(reading: Reading) -> list[_Entry]:
         _double("operators ran on tensors in float64"),
     ]
     if found.updates / steps >= _LEAST_UPDATES and not found.fused:
-        because = f"the optimizer called {found.updates / steps:,.0f} operators a step"
+        because = f"the optimizer called {found.updates / steps:,.0f} operators {each}"
         change = "update all parameters in one call (fused=True, or a compiled optimizer)"
         entries.append(_Entry(change, "torch_compile", _sum(on_cpu.OPTIMIZING), because, _LEAST_POINTWISE))
     small = max(column.share(_sum(on_cpu.SMALL)) for column in columns) >= _LEAST_POINTWISE
     if small and found.own_small / steps >= _LEAST_SMALL:
         calls = reading.origin.calls
-        because = f"{calls.total() / max(1, reading.marks):,.0f} calls of operators a step come from your own code "
+        because = f"{calls.total() / max(1, reading.marks):,.0f} calls of operators {each} come from your own code "
         because += "outside the model"
         because += f"{_outside(reading, calls, max(1, reading.marks))}, with Python between them"
         entries.append(_Entry(_CALL_FEWER, "launch_bound", _sum(on_cpu.OF_OWN), because, _LEAST_POINTWISE))
@@ -377,7 +374,7 @@ def _on_cpu(reading: Reading) -> list[_Entry]:
     change = "fuse elementwise operators: compile the model"
     parts, more = [(_sum(on_cpu.POINTWISE), _LEAST_POINTWISE, change, because)], ""
     if small and found.small / steps >= _LEAST_SMALL:
-        because = f"{found.small / steps:,.0f} operators a step took under 20 µs of their own, with Python between them"
+        because = f"{found.small / steps:,.0f} operators {each} took under 20 µs of their own, with Python between them"
         change, more = "fuse small operators: compile the model", "" if reading.origin.known else _WHOSE
         parts.insert(0, (_sum(on_cpu.OF_MODEL), _LEAST_POINTWISE, change, because))
     return [*entries, *_compiles(reading, *parts, more=more)]

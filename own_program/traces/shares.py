@@ -227,7 +227,8 @@ class _Host:
         self.updates = Within(mark for mark in trace.events[MARK] if mark.name.startswith("Optimizer.step"))
         self._starts = [event.start for event in work]
         self._work = work
-        found.first_uses = _first_uses(trace)
+        slow = _first_uses(trace)
+        found.first_uses = [e for e in slow if 2 * length(gaps(self.busy, e.span)) > e.end - e.start]
         copies = {e.correlation: _place(e) for e in work if e.kind == COPY and "pinned" not in e.name.lower()}
         staging = [call for call in calls if copies.get(call.correlation) == PAGEABLE]
         loads = [call for call in calls if _LOADS_CODE.search(call.name)]

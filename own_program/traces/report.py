@@ -310,7 +310,11 @@ def _numbers(found: Reading) -> Sheet:
         cells = [TableColumn("", (*names, "the step"), numeric=False)]
         for step, shares in list(zip(column.kind.steps, column.shares, strict=True))[:_MOST_STEPS]:
             values = [*map(shares.get, names), shares.lasts]
-            cells.append(TableColumn(str(step.number or "all"), tuple(format_seconds(us / 1e6) for us in values)))
+            cells.append(
+                TableColumn(
+                    "all" if step.number is None else str(step.number), tuple(format_seconds(us / 1e6) for us in values)
+                )
+            )
         grids.append(Grid(f"{column.name[0].upper()}{column.name[1:]}, step by step", tuple(cells)))
     for part in found.parts:
         who = f", GPU {part.device}" if isinstance(part, on_gpu.DeviceShares) and len(found.devices) > 1 else ""

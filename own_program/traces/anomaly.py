@@ -20,17 +20,11 @@ _NOTES_A_STACK = re.compile(r"traceback\.py\(\d+\): format_stack$")
 
 @dataclass
 class AnomalyMode:
-    """What anomaly mode did, if it was on.
+    """What anomaly mode did, if it was on."""
 
-    Attributes:
-        checks: how many there were for NaN.
-        spans: when a thread did nothing but what anomaly mode asks for: its checks, and noting stacks.
-        stacks: whether the trace shows the stacks being noted; only one with Python's functions does.
-    """
-
-    checks: int = 0
-    spans: dict[object, Spans] = field(default_factory=dict)
-    stacks: bool = False
+    checks: int = 0  # for NaN
+    spans: dict[object, Spans] = field(default_factory=dict)  # of each thread: its checks, and noting stacks
+    stacks: bool = False  # whether stacks are seen to be noted, as a trace with Python's functions shows
 
     def covers(self, event: Event) -> bool:
         """Whether an event is a part of it."""

@@ -19,19 +19,12 @@ Amount = Callable[[StepShares], float]
 
 @dataclass
 class Column:
-    """The steps of one kind on one device.
+    """The steps of one kind on one device."""
 
-    Attributes:
-        name: what they are, in words: ``steps 10 and 12``.
-        kind: the steps themselves.
-        shares: where their time went, step by step.
-        device: which GPU; None for the CPU.
-    """
-
-    name: str
+    name: str  # in words: steps 10 and 12
     kind: Kind
-    shares: list[StepShares]
-    device: int | None
+    shares: list[StepShares]  # where their time went, step by step
+    device: int | None  # which GPU; None for the CPU
 
     @property
     def lasts(self) -> float:

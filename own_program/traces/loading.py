@@ -20,21 +20,13 @@ _MOST_OTHERS = 0.25  # operators for each fetch: more of them prepare the sample
 
 @dataclass
 class Loading:
-    """What was seen inside the DataLoader.
-
-    Attributes:
-        spans: when the program was inside.
-        alone: whether it loads in the main process, so that the trace shows what.
-        fetches: how many samples were picked from tensors in memory one by one, if that is all it does; else 0.
-        operator: by which operator.
-        functions: the program's own, in microseconds inside the DataLoader; empty without stacks.
-    """
+    """What was seen inside the DataLoader."""
 
     spans: Spans
-    alone: bool
-    fetches: int
-    operator: str
-    functions: Counter[str]
+    alone: bool  # whether it loads in the main process, so that the trace shows what
+    fetches: int  # calls that picked a sample's part from tensors in memory, if the loader does no more; else 0
+    operator: str  # which was called for that
+    functions: Counter[str]  # the program's own inside it, in microseconds; empty without stacks
 
 
 def loading_of(trace: Trace) -> Loading:

@@ -24,19 +24,12 @@ _NONE, _MODEL, _OWN = "", "model", "own"
 
 @dataclass
 class Origin:
-    """Stretches of operators with nothing but Python between them, by their thread.
+    """Stretches of operators with nothing but Python between them, by their thread: no optimizer, no DataLoader."""
 
-    Attributes:
-        model: those of the model: of its modules, what a backward pass goes back through, and the backward pass.
-        own: those of the program's own code around the model; neither holds the optimizer and the DataLoader.
-        known: whether the trace tells the two apart; else all are the model's.
-        calls: how often the program's own code called an operator, by its name.
-    """
-
-    model: dict[object, Spans] = field(default_factory=dict)
-    own: dict[object, Spans] = field(default_factory=dict)
-    known: bool = False
-    calls: Counter[str] = field(default_factory=Counter)
+    model: dict[object, Spans] = field(default_factory=dict)  # modules, and what a backward pass goes through
+    own: dict[object, Spans] = field(default_factory=dict)  # the program's own code around the model
+    known: bool = False  # whether the trace tells the two apart; else all are the model's
+    calls: Counter[str] = field(default_factory=Counter)  # of operators by the program's own code
 
     def is_own(self, event: Event) -> bool:
         """Whether an event begins in code around the model."""

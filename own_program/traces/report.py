@@ -319,23 +319,17 @@ def _numbers(found: Reading) -> Sheet:
     for part in found.parts:
         who = f", GPU {part.device}" if isinstance(part, on_gpu.DeviceShares) and len(found.devices) > 1 else ""
         grids += _named(f"What ran, by name{who}", on_gpu.by_name([*part.of.values()]))
-        if isinstance(part, on_gpu.DeviceShares):
-            waits = {", ".join(filter(None, wait)): (0.0, us) for wait, us in part.waits.most_common()}
-            grids += _named(f"Where the program waited before the GPU ran dry{who}, in all", waits)
-        else:
-            functions = {name: (0.0, us / len(part.of)) for name, us in part.functions.most_common()}
-            grids += _named("The program's functions by Python's own time in them", functions)
-    return Sheet(tuple(grids), fine_print=_FINE_PRINT_CPU if found.cpu else _FINE_PRINT)
+    return Sheet(tuple(grids), fine_print=(_FINE_PRINT_CPU if found.cpu else _FINE_PRINT,))
 
 
 _FINE_PRINT = (
     "Every moment of a step has one place: computing before copies on the GPU, then communication, then other copies; "
-    "where nothing runs, why not is told by what the CPU did before it launched the next kernel.",
-    "What is told beside (kernels by what a lesson would touch, hidden communication) lies in these places.",
+    "where nothing runs, why not is told by what the CPU did before it launched the next kernel. What is told beside, "
+    "such as hidden communication, lies in these places."
 )
 _FINE_PRINT_CPU = (
     "Every moment of a step has one place: that of the innermost event on the step's thread; where there is none, "
-    "that of what another thread does.",
+    "that of what another thread does."
 )
 
 

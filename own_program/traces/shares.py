@@ -96,18 +96,12 @@ _SHORT_US = 5.0  # a GPU takes that long at most from one kernel to the next tha
 
 @dataclass
 class StepShares:
-    """Where one step's time went, in microseconds.
-
-    Attributes:
-        lasts: how long it lasted.
-        places: the time in each of `PLACES`; their sum is the step.
-        beside: what lies in these places and is told as well, each of `BESIDE`.
-        ran: what ran, by its place and name: how often, and for how long by itself.
-    """
+    """Where one step's time went, in microseconds."""
 
     lasts: float
-    places: dict[str, float]
-    beside: dict[str, float]
+    places: dict[str, float]  # their sum is the step
+    beside: dict[str, float]  # what lies in these places and is told as well
+    # What ran, by its place and name: how often, and for how long by itself.
     ran: dict[tuple[str, str], list[float]] = field(default_factory=lambda: defaultdict(lambda: [0, 0.0]))
 
     def get(self, what: str) -> float:
@@ -154,8 +148,8 @@ class DeviceShares:
     own_launches: Counter[str] = field(default_factory=Counter)  # launches outside the model, by operator
     in_operators: float = 0.0  # microseconds that the device waited for the host and the CPU was inside an operator
     longest: float = 0.0  # of its waits for a launch
+    # When it waited and the CPU was in no operator: by the thread that launched next, and whether that had waited.
     silent: dict[tuple[object, bool], Spans] = field(default_factory=lambda: defaultdict(list))
-    """When it waited and the CPU was in no operator: by the thread that launched next, and whether that had waited."""
     copied: Counter[tuple[str, str]] = field(default_factory=Counter)  # copies on the GPU, by operator and line
     first_uses: list[Event] = field(default_factory=list)
 
@@ -286,15 +280,14 @@ class _Host:
         checked = bool(wait and self.anomaly.covers(wait))
         if call:
             self.found.silent[call.tid, bool(wait) and not checked] += silent
+        beside[ANOMALY] += length(inside if checked else common(left, clip(self._noted, gap)))
         if wait and not checked:
             operator = _operator([event.name for event in self._operators.enclosing(wait)])
             self.found.waits[wait.name, operator, self.frames.innermost(wait)] += rest  # type: ignore[assignment]
             beside[AFTER_SYNC] += length(silent)
             return places | {SYNC: rest}
-        if checked:  # operators are late because of it; what else the host does is not
-            beside[ANOMALY] += length(inside)
-            return places | {SYNC: length(inside), LAUNCH: length(silent)}
-        beside[ANOMALY] += length(common(left, clip(self._noted, gap)))
+        if checked:
+            return places | {SYNC: rest}
         self.found.in_operators += length(inside)
         self.found.longest = max(self.found.longest, rest)
         if call and self.updates.enclosing(call):

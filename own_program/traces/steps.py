@@ -25,19 +25,12 @@ _SLOW_START = 1.5  # times as long as the slowest of the others: a first step th
 
 @dataclass
 class Step:
-    """One step, or the whole of a recording without steps.
+    """One step, or the whole of a recording without steps."""
 
-    Attributes:
-        number: as the profiler counts; None for a whole recording.
-        span: where it lies on the device's clock, or on the CPU's where no device ran, in microseconds.
-        ran: what ran in it, by name.
-        kernels: how long a device's kernels ran in it that compute, in microseconds.
-    """
-
-    number: int | None
-    span: Span
-    ran: Counter[str] = field(default_factory=Counter)
-    kernels: float = 0.0
+    number: int | None  # as the profiler counts; None for a whole recording
+    span: Span  # on the device's clock, or on the CPU's where no device ran, in microseconds
+    ran: Counter[str] = field(default_factory=Counter)  # by name
+    kernels: float = 0.0  # microseconds of a device's kernels that compute
 
     @property
     def lasts(self) -> float:
@@ -73,19 +66,12 @@ class Kind:
 
 @dataclass
 class Steps:
-    """The steps of one device, by their kind, and how they were found.
+    """The steps of one device, by their kind, and how they were found."""
 
-    Attributes:
-        kinds: the one with the most time first.
-        basis: which span was read, as a sentence without a full stop.
-        notes: which steps were left out and why, each a sentence.
-        marked: whether the trace marks steps at all.
-    """
-
-    kinds: list[Kind]
-    basis: str
-    notes: list[str]
-    marked: bool
+    kinds: list[Kind]  # the one with the most time first
+    basis: str  # which span was read, as a sentence without a full stop
+    notes: list[str]  # which steps were left out and why, each a sentence
+    marked: bool  # whether the trace marks steps at all
 
     @property
     def all(self) -> list[Step]:

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from own_program import command
-from own_program.traces import events
+from own_program.traces import text
 from own_program.traces.events import KERNEL, TraceError, read_events
 from own_program.traces.report import read_trace
 from tests.own_program.traces.made_up import GEMM, MadeUp, busy_steps
@@ -102,7 +102,7 @@ def test_damage_anywhere_gives_an_answer_or_a_sentence(at: int, what: bytes):
 def test_damaged_events_are_left_out_and_counted():
     content = WHOLE.replace(b'"name": "ProfilerStep#6"', b'"name": "Profiler\\Step#6"', 1)
     trace = read_events(content)
-    assert trace.flaws == ["1 events were left out: they are damaged."]
+    assert trace.flaws == ["One event was left out: it is damaged."]
     assert len(trace.events[KERNEL]) == 16
 
 
@@ -146,7 +146,7 @@ def test_the_header_may_stand_after_the_events_and_a_list_of_events_is_a_trace()
 def test_pieces_may_end_anywhere(monkeypatch: pytest.MonkeyPatch):
     expected = read_events(WHOLE).events
     for size in (1, 7, 64, 1001):
-        monkeypatch.setattr(events, "_PIECE", size)
+        monkeypatch.setattr(text, "_PIECE", size)
         assert read_events(WHOLE).events == expected
         assert read_events(gzip.compress(WHOLE)).events == expected
 
@@ -166,25 +166,40 @@ def test_a_long_trace_is_never_held_as_text():
     assert peak < 8 << 20
 
 
-def test_too_much_is_refused(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(events, "_MOST_TEXT", 1000)
-    with pytest.raises(TraceError, match="record fewer steps"):
-        read_events(WHOLE)
-    monkeypatch.setattr(events, "_MOST_TEXT", 1 << 30)
-    monkeypatch.setattr(events, "_MOST_EVENTS", 20)
-    with pytest.raises(TraceError, match="record fewer steps"):
-        read_events(WHOLE)
+@pytest.mark.parametrize("packed", [False, True])
+def test_what_is_too_large_is_refused_before_it_is_read_and_what_is_not_is_read(
+    packed: bool, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(text, "_SURE", 1 << 20)
+    content = WHOLE[:-2] + (b"," + STEP.encode()) * 60_000 + b"]}"
+    brought = gzip.compress(content, 1) if packed else content
+    for most in (len(content) // 2, len(content) - 1, len(content)):
+        monkeypatch.setattr(text, "_MOST_TEXT", most)
+        seen = 0
+        try:
+            for batch in text.RawTrace(brought):
+                seen += len(batch)
+        except TraceError as error:
+            assert "record fewer steps" in str(error)  # noqa: PT017 - the last is no error
+            assert seen < 20_000
+        else:
+            assert most == len(content)
+    assert seen > 60_000
 
 
-def test_a_small_file_that_unpacks_to_much_is_refused_early(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(events, "_MOST_TEXT", 4 << 20)
-    bomb = gzip.compress(b'{"traceEvents": [' + b" " * (64 << 20))
-    assert len(bomb) < 1 << 20
+def test_a_compressed_file_that_is_cut_is_not_taken_for_a_huge_one(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(text, "_SURE", 1 << 10)
+    assert read_events(gzip.compress(WHOLE)[:-60] + b"\xff" * 4).flaws  # its last bytes tell of 4 GiB
+
+
+def test_a_small_file_that_unpacks_to_much_is_refused_early():
+    bomb = gzip.compress(b'{"traceEvents": [' + b" " * (1 << 20)) * 2000
+    assert len(bomb) < 4 << 20
     tracemalloc.start()
     try:
         with pytest.raises(TraceError, match="record fewer steps"):
             read_events(bomb)
-        assert tracemalloc.get_traced_memory()[1] < 24 << 20
+        assert tracemalloc.get_traced_memory()[1] < 48 << 20
     finally:
         tracemalloc.stop()
 
@@ -196,16 +211,6 @@ def test_times_keep_their_fractions():
     (kernel,) = read_events(made.json()).events[KERNEL]
     assert kernel.start == pytest.approx(10.25, abs=0.001)
     assert kernel.end - kernel.start == pytest.approx(50.5, abs=0.001)
-
-
-def test_a_terminal_sees_how_far_reading_is(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    monkeypatch.setattr(events, "_QUIET_S", 0.0)
-    monkeypatch.setattr(events, "_PIECE", 512)
-    read_events(WHOLE)
-    assert capsys.readouterr().err == ""  # a log file sees nothing
-    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
-    read_events(WHOLE)
-    assert "reading the file" in capsys.readouterr().err
 
 
 def test_a_recording_of_nothing_is_one_of_torch():

@@ -34,6 +34,7 @@ _FOREIGN = (
     (rb"\s*<", "a page or XML"),
     (rb"\x28\xb5\x2f\xfd", "compressed with zstd (unpack it first)"),
     (rb"\n(?s:.{0,14})[\x00-\x08\x0e-\x1f\x80-\xff]", "in Perfetto's own format (protobuf)"),
+    (rb"[{\[]\x00|\x00[{\[]", "in UTF-16 without its mark (save it as UTF-8)"),
     (rb"(?s:.{0,62})[\x00-\x08\x0e-\x1f]", "binary"),
 )
 _BY_ENDING = {
@@ -219,7 +220,7 @@ class RawTrace:
     def _refuse(self, start: bytes) -> None:
         what = _BY_ENDING.get(Path(self.name).suffix)
         what = what or next((what for magic, what in _FOREIGN if re.match(magic, start)), None)
-        if what and start.strip(b"\x00 \t\r\n"):
+        if what:
             raise TraceError(f"{self.name} is {what}, not a trace of torch.profiler. {HOW}.")
 
     def _unpacked(self, file: BinaryIO) -> Iterator[bytes]:

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from own_program import command
 from own_program.traces import text
-from own_program.traces.events import KERNEL, TraceError, read_events
+from own_program.traces.events import KERNEL, OP, TraceError, read_events
+from own_program.traces.gpus import Gpu
 from own_program.traces.report import read_trace
 from tests.own_program.traces.made_up import GEMM, MadeUp, busy_steps
 
@@ -33,6 +34,11 @@ STEP = json.dumps({"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#1"
         (b"\x89PNG\r\n", "an image"),
         (b"<!DOCTYPE html><html>", "a page or XML"),
         (b"\x28\xb5\x2f\xfd....", "zstd"),
+        (b"\n\x9b\x02\x50\x01\xa2\x01\x05trace", "in Perfetto's own format"),
+        (b"\x07report\x00", "binary, not a trace"),
+        (b"\x00" * 99, "binary, not a trace"),
+        (gzip.compress(b""), "is empty"),
+        (gzip.compress(pickle.dumps([])), "a pickle"),
         (b"step,seconds\n1,2\n", "is not JSON"),
         (b'{"a": 1}', "has no traceEvents"),
         (b'{"device_traces": [], "segments": []}', "looks like a memory snapshot"),
@@ -61,6 +67,21 @@ def test_what_is_no_trace_is_refused_in_one_sentence(content: bytes, message: st
     with pytest.raises(TraceError, match=message) as refused:
         read_trace(path)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("source", [{"traceEvents": []}, [], None, 7, open])
+def test_what_is_no_file_is_refused_in_a_sentence(source: object):
+    with pytest.raises(TraceError, match=f"path or its bytes, and this is of type {type(source).__name__}"):
+        read_trace(source)  # type: ignore[arg-type]
+
+
+def test_another_tools_report_is_known_by_its_name(tmp_path: Path):
+    for name, what in (("a.nsys-rep", "Nsight Systems"), ("a.ncu-rep", "Nsight Compute"), ("a.pftrace", "Perfetto's")):
+        (tmp_path / name).write_bytes(b"of any content")
+        with pytest.raises(TraceError, match=f"{name} is .*{what}"):
+            read_trace(tmp_path / name)
+        (tmp_path / name).write_bytes(WHOLE)  # a name alone is no reason
+        read_trace(tmp_path / name)
 
 
 def test_a_missing_file_and_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
@@ -137,10 +158,75 @@ def test_odd_arguments_do_no_harm():
 
 def test_the_header_may_stand_after_the_events_and_a_list_of_events_is_a_trace():
     made = busy_steps()
-    after = json.dumps({"traceEvents": made.events, "distributedInfo": {"rank": 1, "world_size": 2}}).encode()
-    assert read_events(after).rank == "rank 1 of 2"
-    assert len(read_events(json.dumps(made.events).encode()).events[KERNEL]) == 16
-    assert len(read_events(b"\xef\xbb\xbf" + WHOLE).events[KERNEL]) == 16
+    info = {"deviceProperties": [{"id": 0}, {"id": 1}], "distributedInfo": {"rank": 1, "world_size": 2}}
+    assert read_events(json.dumps({"traceEvents": made.events, **info}).encode()).rank == "rank 1 of 2"
+    for same in (json.dumps(made.events).encode(), b"\xef\xbb\xbf" + WHOLE, WHOLE.decode().encode("utf-16")):
+        assert len(read_events(same).events[KERNEL]) == 16
+
+
+@pytest.mark.parametrize(
+    ("header", "gpu"),
+    [
+        ({"name": "Tesla V100-SXM2-16GB"}, Gpu("Tesla V100-SXM2-16GB", "NVIDIA", (7, 0))),
+        (
+            {"name": "NVIDIA X1", "computeMajor": 13, "computeMinor": 1, "totalGlobalMem": 5},
+            Gpu("NVIDIA X1", "NVIDIA", (13, 1), 5),
+        ),
+        ({"name": "AMD Instinct MI300X", "computeMajor": 9, "computeMinor": 4}, Gpu("AMD Instinct MI300X", "AMD")),
+        ({"name": "Intel(R) Arc(TM) B580 Graphics"}, Gpu("Intel(R) Arc(TM) B580 Graphics", "Intel")),
+        ({"name": "", "computeMajor": 9, "computeMinor": 0}, Gpu("", "NVIDIA", (9, 0))),  # its calls tell
+        (None, Gpu("", "NVIDIA")),
+    ],
+)
+def test_what_a_gpu_is(header: dict | None, gpu: Gpu):
+    trace = read_events(busy_steps().json(**({"deviceProperties": [header]} if header else {})))
+    assert trace.gpus == {0: gpu}
+    assert trace.has_gpu_side
+
+
+H100 = {"deviceProperties": [{"id": 0, "name": "NVIDIA H100"}]}
+
+
+@pytest.mark.parametrize(
+    ("header", "events", "side"),
+    [
+        ({}, [("cpu_op", "aten::cudnn_is_acceptable"), ("user_annotation", "copy to cuda: nccl:warm-up")], False),
+        (H100, [("cpu_op", "aten::mm"), ("cuda_runtime", "cudaDeviceSynchronize")], False),
+        (H100, [("cpu_op", "aten::mm")], True),
+        ({}, [("cpu_op", "aten::mm"), ("cuda_runtime", "cudaLaunchKernel")], True),
+        ({}, [("cpu_op", "aten::mm"), ("user_annotation", "nccl:all_to_all")], True),
+        ({}, [("cpu_op", "aten::mm"), ("user_annotation", "gloo:all_reduce")], False),
+    ],
+    ids=["words", "recorded, and idle", "a GPU, not recorded", "launches", "NCCL", "gloo"],
+)
+def test_a_device_shows_in_what_was_recorded_not_in_names(header: dict, events: list[tuple[str, str]], side: bool):
+    made = MadeUp()
+    for place, (category, name) in enumerate(events):
+        made.event(category, name, place, 1)
+    assert read_events(made.json(**header)).has_gpu_side == side
+
+
+def test_other_makers_kernels_are_read():
+    made = busy_steps()
+    for event in made.events:
+        event["cat"] = event.get("cat", "").replace("kernel", "privateuse1_kernel").replace("cuda", "privateuse1")
+    assert len(read_events(made.json()).events[KERNEL]) == 16
+    for event in made.events:  # as Ascend writes them: without a category, and numbers in quotes
+        if event.pop("cat") == "privateuse1_kernel":
+            event["ts"], event["args"] = str(event["ts"]), {"Task Type": "AI_CORE", "Stream Id": 2}
+    (kernel, *others) = read_events(json.dumps([*made.events, json.loads(STEP)]).encode()).events[KERNEL]
+    assert (kernel.stream, kernel.device, len(others)) == (2, 0, 15)
+
+
+def test_operators_keep_the_shapes_of_their_inputs():
+    made = MadeUp()
+    made.op("aten::cat", 0, 5, **{"Input Dims": [[[2, 3], [4, 3]], []], "Input type": ["TensorList", "Scalar"]})
+    made.op("aten::mm", 6, 5, **{"Input Dims": [[2, 3], [3, 4]], "Sequence number": 8})
+    made.op("aten::mm", 12, 5)
+    cat, product, unknown = read_events(made.json()).events[OP]
+    assert cat.shapes == (((2, 3), (4, 3)), ())
+    assert (product.shapes, product.sequence) == (((2, 3), (3, 4)), 8)
+    assert unknown.shapes is None
 
 
 def test_pieces_may_end_anywhere(monkeypatch: pytest.MonkeyPatch):

@@ -86,11 +86,8 @@ class Trace:
     def rank(self) -> str:
         """Which rank of how many it is, in words; empty where the trace does not say."""
         info = self.header.get("distributedInfo")
-        info = info if isinstance(info, dict) else {}
-        rank, world = info.get("rank"), info.get("world_size")
-        if not isinstance(world, int) or world < 2 or not isinstance(rank, int):
-            return ""
-        return f"rank {rank} of {world}"
+        rank, world = (info.get(key) if isinstance(info, dict) else None for key in ("rank", "world_size"))
+        return f"rank {rank} of {world}" if isinstance(rank, int) and isinstance(world, int) and world > 1 else ""
 
     @functools.cached_property
     def gpus(self) -> dict[int, Gpu]:

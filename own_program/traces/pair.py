@@ -23,7 +23,7 @@ LASTS = "a step in all"
 _FEW = 6  # steps, below which only large changes are told apart
 _MATTERS = 0.002  # of a step: what changed by less is no difference worth naming
 _SHOWN = 0.0005
-_MOST_ROWS, _NOTED = 6, 5
+_MOST_ROWS, _NOTED, _TOLD = 6, 5, 3
 
 
 @dataclass
@@ -58,7 +58,7 @@ class Change:
         if min(counts) < 2:
             return None
         within = sum(statistics.variance(side) * (len(side) - 1) for side in sides) / freedom
-        half = student(freedom) * (within * sum(1 / count for count in counts)) ** 0.5
+        half = _student(freedom) * (within * sum(1 / count for count in counts)) ** 0.5
         return self.by - half, self.by + half
 
     @property
@@ -68,25 +68,13 @@ class Change:
         return (low > 0 or high < 0) and abs(self.by) >= _MATTERS * self.step
 
 
-def student(freedom: int) -> float:
-    """The quantile of Student's distribution at 0.9975 for 2 degrees of freedom and more, at most 5% too large.
-
-    Example:
-        >>> [round(student(freedom), 2) for freedom in (2, 10, 1000)]  # exact: 14.09, 3.58 and 2.81
-        [14.1, 3.7, 2.82]
-    """
+def _student(freedom: int) -> float:
+    """The quantile of Student's distribution at 0.9975: at most 5% too large, from 2 degrees of freedom on."""
     return math.exp(1.033 + 2.64 / freedom + 1.176 / freedom**2)
 
 
-def changes_of(before: Column, after: Column, places: Sequence[str], times: float = 1.0) -> list[Change]:
-    """Everything that can differ between steps of one kind, the step itself first.
-
-    Args:
-        before: steps of the first trace.
-        after: steps of the second.
-        places: what their time is looked up by.
-        times: how many times as many samples a step of the second has: its times are divided by that.
-    """
+def _changes_of(before: Column, after: Column, places: Sequence[str], times: float) -> list[Change]:
+    """Everything that can differ between steps of one kind, the step itself first; the second's times are divided."""
     amounts: list[tuple[str, Amount]] = [(LASTS, lambda shares: shares.lasts)]
     amounts += [(place, lambda shares, place=place: shares.get(place)) for place in places]
     step = before.mean(lambda shares: shares.lasts)
@@ -114,13 +102,15 @@ class TracePair(Shown):
 
     def __init__(self, before: Reading, after: Reading) -> None:
         if bool(before.devices) != bool(after.devices):
-            without = (after if before.devices else before).trace
-            mend = "; it ends in the middle, so copy or export it again" if without.cut else ""
-            raise TraceError(
-                f"The two cannot be compared: {without.name} holds no work of a GPU, and the other does{mend}."
-            )
-        if unmarked := [each for each in (before, after) if all(column.whole for column in each.columns)]:
-            raise TraceError(_without_steps(before, unmarked))
+            lacking, what = [after if before.devices else before], "no work of a GPU, and the other does"
+        else:
+            lacking = [each for each in (before, after) if all(column.whole for column in each.columns)]
+            what = "no marked steps: record with the profiler's step() after each training step"
+        if lacking:
+            names = listed([each.trace.name for each in lacking])
+            cut = any(each.trace.cut for each in lacking)
+            what = f"hold{'s' * (len(lacking) == 1)} {what}{'. It ends in the middle: copy or export it again' * cut}"
+            raise TraceError(f"The two cannot be compared: {names} {what}.")
         self.before, self.after = before, after
         places = on_cpu.CPU_PLACES if before.cpu else (*on_gpu.PLACES, on_gpu.HIDDEN)
         marked = [[column for column in each.columns if not column.whole] for each in (before, after)]
@@ -128,7 +118,7 @@ class TracePair(Shown):
         ratio = batch_ratio(before.trace, after.trace, [(old.kind, new.kind) for old, new in self.pairs])
         self._other_sizes = ratio == OTHER_SIZES
         self.times = 1.0 if self._other_sizes else ratio
-        self.changes = [changes_of(*pair, places, self.times) for pair in self.pairs]
+        self.changes = [_changes_of(*pair, places, self.times) for pair in self.pairs]
 
     def card(self) -> Card:
         """What differs most, and everything that was compared."""
@@ -174,45 +164,44 @@ class TracePair(Shown):
         inner.sort(key=lambda change: -abs(change.by))
         a_step, start = "A step", ""
         if self.times != 1:
-            which, how, times = (
-                ("second", "divided", self.times) if self.times > 1 else ("first", "multiplied", 1 / self.times)
-            )
+            larger, times = self.times > 1, f"{max(self.times, 1 / self.times):.3g} times"
             start = (
-                f"A batch of the {which} trace holds {times:.3g} times as much data, so the second's times are {how} "
+                f"A batch of the {'second' if larger else 'first'} trace holds {times} as much data, so the second's "
             )
-            start += f"by {times:.3g}. "
+            start += f"times are {'divided' if larger else 'multiplied'} by {times.split()[0]}. "
             a_step = "For as much data, a step"
-        lasts = listed([_step_words(change, len(steps) > 1) for change in steps])
+        steps.sort(key=lambda change: -abs(change.by))
+        lasts = listed([_step_words(change, len(steps) > 1) for change in steps[:_TOLD]])
         if not inner and not any(change.carried for change in steps):
             return [start, Toned("No difference that the steps carry"), f". {a_step}'s length changed by {lasts}."]
         if not inner:
             return [start, Toned(f"{a_step}'s length"), f" changed by {lasts}."]
         first, *others = inner
-        also = [f"{change.what}, {_signed(change.by)} in {change.kind}" for change in others[:2]]
+        also = [f"{change.what}, {_signed(change.by)} in {change.kind}" for change in others[: _TOLD - 1]]
         more = f". Also {listed(also)}" if also else ""
         words = f": {_signed(first.by)} in {first.kind}{more}. {a_step}'s length changed by {lasts}."
         return [start, "The largest change that the steps carry is ", Toned(first.what), words]
 
     def _table(self) -> Grid | None:
-        names, before, after, by, carried = [], [], [], [], []
-        for of_kind in self.changes:
-            lasts, *rest = of_kind
-            shown = [c for c in rest if c.carried or max(*c.before, *c.after) >= _SHOWN * c.step]
+        rows = []
+        for lasts, *rest in self.changes:
+            shown = [
+                change for change in rest if change.carried or max(*change.before, *change.after) >= _SHOWN * lasts.step
+            ]
             shown.sort(key=lambda change: (-change.carried, -abs(change.by)))
             for change in [lasts, *shown[:_MOST_ROWS]]:
-                names.append(f"{change.kind}, in all" if change is lasts else f"· {change.what}")
-                before.append(format_seconds(statistics.fmean(change.before) / 1e6))
-                after.append(format_seconds(statistics.fmean(change.after) / 1e6))
-                interval = change.interval
-                ends = f" ({_signed(interval[0])} to {_signed(interval[1])})" if interval else ""
-                by.append(_signed(change.by) + ends)
-                carried.append("yes" if change.carried else "no")
-        if not names:
-            return None
+                name = f"{change.kind}, in all" if change is lasts else f"· {change.what}"
+                means = [format_seconds(statistics.fmean(side) / 1e6) for side in (change.before, change.after)]
+                low, high = map(_signed, change.interval or (0.0, 0.0))
+                by = _signed(change.by) + (f" ({low} to {high})" if change.interval else "")
+                rows.append((name, *means, by, "yes" if change.carried else "no"))
         scaled = f" ÷ {self.times:.3g}" if self.times > 1 else f" × {1 / self.times:.3g}" if self.times < 1 else ""
-        columns = (("before", before), (f"after{scaled}", after), ("change", by), ("told apart", carried))
-        cells = [TableColumn(head, tuple(values)) for head, values in columns]
-        return Grid("", (TableColumn("", tuple(names), numeric=False), *cells))
+        heads = ("", "before", f"after{scaled}", "change", "told apart")
+        cells = [
+            TableColumn(head, each, numeric=bool(head))
+            for head, each in zip(heads, zip(*rows, strict=True), strict=False)
+        ]
+        return Grid("", tuple(cells)) if rows else None
 
     def _named(self) -> list[str]:
         """The operators or kernels that changed most, where it is their time that differs."""
@@ -232,17 +221,6 @@ class TracePair(Shown):
                     "None was tested by itself."
                 )
         return notes
-
-
-def _without_steps(before: Reading, unmarked: Sequence[Reading]) -> str:
-    """Why recordings without steps are not compared: nothing says that they hold as much work."""
-    which = "neither of them marks its steps"
-    if len(unmarked) == 1:
-        which = f"the {'first' if unmarked[0] is before else 'second'}, {unmarked[0].trace.name}, marks no steps"
-    mend = "record with the profiler's step() after each training step"
-    if any(each.trace.cut for each in unmarked):
-        mend = "it ends in the middle, so copy or export it again"
-    return f"The two cannot be compared: {which}; {mend}."
 
 
 def _matched(before: Sequence[Column], after: Sequence[Column]) -> tuple[list[tuple[Column, Column]], list[str]]:

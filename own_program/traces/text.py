@@ -26,6 +26,10 @@ _MOST_VALUE = 1 << 26  # letters of a single value
 _TAIL = 1 << 14  # letters in which the last boundary is looked for first
 _SURE = 1 << 23  # bytes after which a compressed file's ratio is known well enough
 
+_PERFETTO = "in Perfetto's own format (protobuf)"
+_ENDINGS = {
+    ".nsys-rep": "a report of Nsight Systems", ".ncu-rep": "a report of Nsight Compute", ".pftrace": _PERFETTO
+}  # fmt: skip
 _FOREIGN = (
     (rb"\x80", f"a pickle, such as a memory snapshot ({typed('snapshot')} reads those)"),
     (rb"PK", "a zip archive (unpack it first, if a trace is in it) or a torch checkpoint"),
@@ -33,26 +37,20 @@ _FOREIGN = (
     (rb"\x89PNG", "an image"),
     (rb"\s*<", "a page or XML"),
     (rb"\x28\xb5\x2f\xfd", "compressed with zstd (unpack it first)"),
-    (rb"\n(?s:.{0,14})[\x00-\x08\x0e-\x1f\x80-\xff]", "in Perfetto's own format (protobuf)"),
+    (rb"\n(?s:.{0,14})[\x00-\x08\x0e-\x1f\x80-\xff]", _PERFETTO),
     (rb"[{\[]\x00|\x00[{\[]", "in UTF-16 without its mark (save it as UTF-8)"),
     (rb"(?s:.{0,62})[\x00-\x08\x0e-\x1f]", "binary"),
 )
-_BY_ENDING = {
-    ".nsys-rep": "a report of Nsight Systems", ".qdrep": "a report of Nsight Systems",
-    ".ncu-rep": "a report of Nsight Compute", ".pftrace": "in Perfetto's own format (protobuf)",
-    ".perfetto-trace": "in Perfetto's own format (protobuf)",
-}  # fmt: skip
 _LOOKS = {
     "device_traces": " It looks like a memory snapshot.",
     "nodes": " It looks like an execution trace, which tells no durations.",
 }
+_LIKE_JSON = re.compile(rb'(\xef\xbb\xbf)?\s*[{\[]\s*(["{\[\]}\d]|$)')
 _SPACE = re.compile(r"[ \t\r\n]*")
 _BETWEEN = re.compile(r"[ \t\r\n,]*")
 _NEXT = re.compile(r"(?<=\})\s*,\s*(?=\{)")
-_LIKE_JSON = re.compile(rb'(\xef\xbb\xbf)?\s*[{\[]\s*(["{\[\]}\d]|$)')
 _NO_JSON = re.compile(r"(:\s*)[+-]?(?:inf|nan)(?:inity)?(?=\s*[,}])", re.IGNORECASE)  # as versions of Kineto wrote them
-_DECODER = json.JSONDecoder(strict=False)
-_BROKEN: Any = object()
+_DECODE = json.JSONDecoder(strict=False).raw_decode
 
 
 class TraceError(ValueError):
@@ -71,9 +69,8 @@ class RawTrace:
 
     def __init__(self, source: str | Path | bytes) -> None:
         if not isinstance(source, str | os.PathLike | bytes | bytearray):
-            raise TraceError(
-                f"A trace is given as a file's path or its bytes, and this is of type {type(source).__name__}."
-            )
+            kind = type(source).__name__
+            raise TraceError(f"A trace is given as a file's path or its bytes, and this is of type {kind}.")
         self.name = "the file" if isinstance(source, bytes | bytearray) else Path(source).name
         self.header: dict[str, Any] = {}
         self.flaws: list[str] = []
@@ -86,10 +83,11 @@ class RawTrace:
         with self._open() as file:
             self._pieces = self._decoded(file)
             first = self._peek()
-            if first == "[":
-                yield from self._list()
-            elif first == "{":
-                yield from self._frame()
+            if first and first in "[{":
+                try:
+                    yield from self._list() if first == "[" else self._frame()
+                except RecursionError:
+                    raise TraceError("A value of the file is nested too deeply for a trace.") from None
             elif self.flaws:
                 raise TraceError(f"{self.name} is damaged, and no trace can be read from it: copy it again.")
             else:
@@ -115,27 +113,27 @@ class RawTrace:
     def _frame(self) -> Iterator[list[Any]]:
         """The events, and around them the header."""
         found = False
-        self._at += 1
-        while self._peek() == '"':
-            key = self._value()
-            if self._peek() != ":":
-                break
-            self._at += 1
-            if self._peek() == "[" and key == "traceEvents":
-                found = True
-                yield from self._list()
-            elif (value := self._value()) is _BROKEN:
-                break
-            else:
-                self.header[str(key)] = value
-            if self._peek() == ",":
-                self._at += 1
-        if not found and "schemaVersion" in self.header and self._peek() != "}":
+        try:
+            while self._next() == '"':
+                key = self._value()
+                if self._peek() != ":":
+                    break
+                if self._next() == "[" and key == "traceEvents":
+                    found = True
+                    yield from self._list()
+                else:
+                    self.header[str(key)] = self._value()
+                if self._peek() != ",":
+                    break
+        except json.JSONDecodeError:
+            pass
+        whole = self._peek() == "}"
+        if not found and "schemaVersion" in self.header and not whole:
             raise TraceError(self.breaks_off())
         if not found:
             looks = next((what for key, what in _LOOKS.items() if key in self.header), "")
             raise TraceError(f"{self.name} has no traceEvents, which a trace has.{looks} {HOW}.")
-        if self._peek() != "}":
+        if not whole:
             self._ends_early()
 
     def _list(self) -> Iterator[list[Any]]:
@@ -147,18 +145,17 @@ class RawTrace:
             if boundary is None and self._more():
                 continue
             stop, go_on = boundary or (len(self._held), len(self._held))
-            text, after = self._held[self._at : stop], self._held[stop:]
-            found, end, bad = _events_in(text) or _events_in(_NO_JSON.sub(r"\1null", text)) or _one_by_one(text)
+            found, behind, bad = _values(self._held[self._at : stop])
             yield found
             damaged += bad if boundary else 0  # else it is the one in which the file ends
-            if end is not None:  # the list ends here
-                self._held, self._at = end + after, 0
+            if behind is not None:
+                self._held, self._at = behind + self._held[stop:], 0
                 break
+            self._at = go_on
             if boundary is None:
                 self._ends_early()
                 self.cut = True
                 break
-            self._at = go_on
         if damaged:
             many = f"{damaged:,} events were left out: they are" if damaged > 1 else "One event was left out: it is"
             self.flaws.append(f"{many} damaged.")
@@ -178,24 +175,26 @@ class RawTrace:
         """The next letter that is no space; empty at the end."""
         while True:
             self._at = _SPACE.match(self._held, self._at).end()  # type: ignore[union-attr]
-            if self._at < len(self._held):
-                return self._held[self._at]
-            if not self._more():
-                return ""
+            if self._at < len(self._held) or not self._more():
+                return self._held[self._at : self._at + 1]
+
+    def _next(self) -> str:
+        """The one behind that."""
+        self._at += 1
+        return self._peek()
 
     def _value(self) -> Any:
-        """The next value of the header, however long; `_BROKEN` where none can be read."""
-        self._peek()
+        """The value at which `_peek` has looked, however long."""
         while True:
             try:
-                value, end = _decode(self._held, self._at)
-            except ValueError:
+                value, end = _DECODE(self._held, self._at)
+            except json.JSONDecodeError:
                 if not self._more():
-                    return _BROKEN
-                continue
-            if end < len(self._held) or not self._more():  # a number may go on
-                self._at = min(end, len(self._held))
-                return value
+                    raise
+            else:
+                if end < len(self._held) or not self._more():  # a number may go on
+                    self._at = min(end, len(self._held))
+                    return value
 
     def _more(self) -> bool:
         """Read on, as much again as is held; False at the end."""
@@ -212,24 +211,19 @@ class RawTrace:
         first = next(pieces, b"")
         wide = first.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
         if not wide and not _LIKE_JSON.match(first):
-            self._refuse(first)
+            magic = next((what for magic, what in _FOREIGN if re.match(magic, first)), None)
+            if what := _ENDINGS.get(Path(self.name).suffix, magic):
+                raise TraceError(f"{self.name} is {what}, not a trace of torch.profiler. {HOW}.")
         decode = codecs.getincrementaldecoder("utf-16" if wide else "utf-8-sig")("replace").decode
         yield decode(first)
         yield from map(decode, pieces)
 
-    def _refuse(self, start: bytes) -> None:
-        what = _BY_ENDING.get(Path(self.name).suffix)
-        what = what or next((what for magic, what in _FOREIGN if re.match(magic, start)), None)
-        if what:
-            raise TraceError(f"{self.name} is {what}, not a trace of torch.profiler. {HOW}.")
-
     def _unpacked(self, file: BinaryIO) -> Iterator[bytes]:
         """The bytes of a file, unpacked if it is compressed; what can be unpacked of one that is damaged."""
         packed = file.read(2) == b"\x1f\x8b"
-        size = claimed = file.seek(0, os.SEEK_END)
-        if packed:
-            file.seek(-min(size, 4), os.SEEK_END)
-            claimed = int.from_bytes(file.read(4), "little")  # true of a file that is whole, and below 4 GiB
+        size = file.seek(0, os.SEEK_END)
+        file.seek(-min(size, 4), os.SEEK_END)
+        claimed = int.from_bytes(file.read(4), "little") if packed else size  # true of a whole one below 4 GiB
         file.seek(0)
         unpack, done = zlib.decompressobj(31), 0
         while piece := file.read(_PACKED_PIECE if packed else _PIECE):
@@ -242,11 +236,10 @@ class RawTrace:
                     self.flaws.append("The compressed file is damaged: what stands before the damage was read.")
                     return
                 done += len(text)
-                whole = size * done / file.tell() if done > _SURE else 0
-                if max(done, min(claimed, 1.25 * whole), whole / 2) > _MOST_TEXT or size > _MOST_TEXT:
-                    raise TraceError(
-                        f"{self.name} holds over {_MOST_TEXT >> 20} MiB of text: record fewer steps, no stacks."
-                    )
+                likely = size * done / file.tell() if done > _SURE or not packed else 0
+                if max(done, min(claimed, 1.25 * likely), likely / 2) > _MOST_TEXT:
+                    most = f"{_MOST_TEXT >> 20} MiB of text"
+                    raise TraceError(f"{self.name} holds over {most}: record fewer steps, without with_stack.")
                 yield text
                 piece = (unpack.unconsumed_tail or unpack.unused_data.lstrip(b"\x00")) if packed else b""
         if packed and not unpack.eof:
@@ -255,36 +248,23 @@ class RawTrace:
             )
 
 
-def _decode(text: str, at: int = 0) -> tuple[Any, int]:
-    try:
-        return _DECODER.raw_decode(text, at)
-    except RecursionError:
-        raise TraceError("A value of the file is nested too deeply for a trace.") from None
-
-
-def _events_in(text: str) -> tuple[list[Any], str | None, int] | None:
-    """The values of a list or of its beginning, and what stands behind the list, if it ends; None if any is damaged."""
-    try:
-        values, end = _decode(f"[{text}]")
-    except TraceError:
-        raise
-    except ValueError:
-        return None
-    return values, text[end - 1 :] if end < len(text) + 2 else None, 0
-
-
-def _one_by_one(text: str) -> tuple[list[Any], str | None, int]:
-    """The same where some are damaged, and how many of them."""
-    text, at = _NO_JSON.sub(r"\1null", text), 0
-    values: list[Any] = []
-    damaged = 0
+def _values(text: str) -> tuple[list[Any], str | None, int]:
+    """The values of a list or of its beginning; what stands behind the list, if it ends; how many are damaged."""
+    for mended in (False, True):
+        text = _NO_JSON.sub(r"\1null", text) if mended else text
+        try:
+            values, end = _DECODE(f"[{text}]")
+        except json.JSONDecodeError:
+            continue
+        return values, text[end - 1 :] if end < len(text) + 2 else None, 0
+    values, damaged, at = [], 0, 0
     while (at := _BETWEEN.match(text, at).end()) < len(text):  # type: ignore[union-attr]
         if text[at] == "]":
             return values, text[at + 1 :], damaged
         try:
-            value, at = _DECODER.raw_decode(text, at)
+            value, at = _DECODE(text, at)
             values.append(value)
-        except ValueError:
+        except json.JSONDecodeError:
             damaged += 1
             following = _NEXT.search(text, at + 1)
             at = following.end() if following else len(text)

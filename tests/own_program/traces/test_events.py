@@ -169,8 +169,8 @@ def test_the_header_may_stand_after_the_events_and_a_list_of_events_is_a_trace()
     [
         ({"name": "Tesla V100-SXM2-16GB"}, Gpu("Tesla V100-SXM2-16GB", "NVIDIA", (7, 0))),
         (
-            {"name": "NVIDIA X1", "computeMajor": 13, "computeMinor": 1, "totalGlobalMem": 5},
-            Gpu("NVIDIA X1", "NVIDIA", (13, 1), 5),
+            {"name": "NVIDIA X1", "computeMajor": 13, "computeMinor": 1},
+            Gpu("NVIDIA X1", "NVIDIA", (13, 1)),
         ),
         ({"name": "AMD Instinct MI300X", "computeMajor": 9, "computeMinor": 4}, Gpu("AMD Instinct MI300X", "AMD")),
         ({"name": "Intel(R) Arc(TM) B580 Graphics"}, Gpu("Intel(R) Arc(TM) B580 Graphics", "Intel")),

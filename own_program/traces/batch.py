@@ -1,0 +1,71 @@
+"""How many times as large the batch of one trace is as another's, by the shapes that operators were given."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from operator import attrgetter
+
+from own_program.traces.events import MARK, OP, Trace
+from own_program.traces.steps import Kind, marked_steps
+
+OTHER_SIZES = 0.0
+_LEAST, _AGREEING = 3, 0.9  # changed shapes, and which part of them must say the same
+_MUCH = 0.1  # of all shapes, weights among them: if so many differ, steps do other work
+_WEIGHTS = {"aten::linear": 1, "aten::conv1d": 1, "aten::conv2d": 1, "aten::conv3d": 1, "aten::embedding": 0}
+_WEIGHTS |= {"aten::convolution": 1, "torch::autograd::AccumulateGrad": 0}
+
+Shape = tuple[int, ...]
+Shapes = dict[str, list[Shape]]  # of an operator's calls and their inputs, one after the other
+
+
+def batch_ratio(before: Trace, after: Trace, kinds: Sequence[tuple[Kind, Kind]]) -> float:
+    """How many times as many samples a step of the second trace has.
+
+    It is 1 where nothing differs or no shapes were recorded, and `OTHER_SIZES` where they differ in another way.
+    """
+    found: Counter[float] = Counter()
+    for old, new in kinds:
+        found.update(map(_ratio, _shapes(before, old), _shapes(after, new)))
+    (ratio, count), *_ = found.most_common(1) or [(1.0, 0)]
+    # A last batch may be smaller than others.
+    return ratio if count == found.total() or (ratio == 1 and 2 * count > found.total()) else OTHER_SIZES
+
+
+def _shapes(trace: Trace, kind: Kind) -> list[Shapes]:
+    """What was given to the operators of each step."""
+    marks = dict(marked_steps(trace.events[MARK]))
+    operators = trace.events[OP]
+    found = []
+    for start, end in (marks[step.number] for step in kind.steps if step.number in marks):
+        shapes: Shapes = defaultdict(list)
+        first, last = (bisect_left(operators, at, key=attrgetter("start")) for at in (start, end))
+        for operator in operators[first:last]:
+            for place, shape in enumerate(operator.shapes or ()):
+                lists = shape if shape and isinstance(shape[0], tuple) else [shape]  # an input may be a list of tensors
+                what = f"weight {operator.name}" if _WEIGHTS.get(operator.name) == place else operator.name
+                shapes[what] += filter(None, lists)
+        found.append(shapes)
+    return found
+
+
+def _ratio(before: Shapes, after: Shapes) -> float:
+    changed: Counter[float] = Counter()  # by how much, where a single size of a shape changed; 0 where several did
+    compared, weights = 0, False
+    for name in before.keys() & after.keys():
+        if len(before[name]) != len(after[name]):
+            continue
+        compared += len(before[name])
+        for old, new in zip(before[name], after[name], strict=True):
+            if old != new:
+                sizes = [(x, y) for x, y in zip(old, new, strict=False) if x != y]
+                single = len(old) == len(new) and len(sizes) == 1 and sizes[0][0] > 0
+                changed[sizes[0][1] / sizes[0][0] if single else 0.0] += 1
+                weights = weights or name.startswith("weight ")
+    if changed.total() < _LEAST:
+        return 1.0
+    ratio, agreeing = changed.most_common(1)[0]
+    if ratio and not weights and agreeing >= _AGREEING * changed.total():
+        return ratio
+    return OTHER_SIZES if changed.total() >= _MUCH * compared else 1.0

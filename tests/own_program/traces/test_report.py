@@ -1108,7 +1108,7 @@ def test_a_file_that_breaks_off_before_the_gpus_part_is_not_told_how_to_record(m
     assert ("No step is marked" in card.warning) is not marked
     for advice in ("activities", "with_stack", "Python's own work", "what the GPU did is not in the file"):
         assert advice not in repr(card)
-    with pytest.raises(TraceError, match=r"holds no work of a GPU, and the other does; it ends in the middle"):
+    with pytest.raises(TraceError, match=r"holds no work of a GPU, and the other does. It ends in the middle"):
         read_trace(busy_steps().json(), whole[:-2])
 
 

@@ -18,6 +18,12 @@ _LATE_US = 0.5  # old traces round their times to that
 _NOTES_A_STACK = re.compile(r"traceback\.py\(\d+\): format_stack$")
 
 
+def begins_in(spans: Spans, event: Event) -> bool:
+    """Whether an event begins in one of some sorted, disjoint spans."""
+    place = bisect_right(spans, (event.start, inf)) - 1
+    return place >= 0 and event.start < spans[place][1]
+
+
 @dataclass
 class AnomalyMode:
     """What anomaly mode did, if it was on."""
@@ -28,9 +34,7 @@ class AnomalyMode:
 
     def covers(self, event: Event) -> bool:
         """Whether an event is a part of it."""
-        spans = self.spans.get(event.tid, [])
-        place = bisect_right(spans, (event.start, inf)) - 1
-        return place >= 0 and event.start < spans[place][1]
+        return begins_in(self.spans.get(event.tid, []), event)
 
 
 def anomaly_mode(trace: Trace) -> AnomalyMode:

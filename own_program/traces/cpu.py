@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from own_program.traces.anomaly import AnomalyMode
+from own_program.traces.anomaly import AnomalyMode, begins_in
 from own_program.traces.events import HOW, MARK, OP, PYTHON, Event, Trace, TraceError
 from own_program.traces.intervals import Span, Spans, clip, common, length, union, without
 from own_program.traces.names import is_own_code
@@ -147,7 +147,7 @@ def own_functions(trace: Trace, tid: object, spans: Spans, begun_inside: bool = 
     found: Counter[str] = Counter()
     own = [event for event in trace.events[PYTHON] if event.tid == tid and is_own_code(event.name)]
     if begun_inside:
-        own = [event for event in own if clip(spans, (event.start, event.start + 0.001))]
+        own = [event for event in own if begins_in(spans, event)]
     for piece in _pieces(own):  # by themselves: they begin and end across annotations
         found[piece.event.name] += length(clip(spans, piece.span))  # type: ignore[assignment]
     return found
@@ -231,7 +231,9 @@ def _count(found: CpuShares, pieces: Sequence[_Piece], small: set[int], origin: 
     seen: set[int] = set()
     for piece in pieces:
         event, place = piece.event, bisect_left(starts, piece.span[1]) - 1
-        while place >= 0 and (lasts := length(clip([piece.span], steps[place].span))):
+        while (
+            place >= 0 and (lasts := min(piece.span[1], steps[place].span[1]) - max(piece.span[0], starts[place])) > 0
+        ):
             first = id(event) not in seen
             seen.add(id(event))
             if piece.place == COMMUNICATION:
@@ -242,7 +244,8 @@ def _count(found: CpuShares, pieces: Sequence[_Piece], small: set[int], origin: 
                 ran[0] += first
                 ran[1] += lasts
                 found.updates += first and piece.place == OPTIMIZING
-                is_small, own = first and id(event) in small, origin.is_own(event)
-                found.small += is_small and not own
-                found.own_small += is_small and own
+                if first and id(event) in small:
+                    own = origin.is_own(event)
+                    found.small += not own
+                    found.own_small += own
             place -= 1

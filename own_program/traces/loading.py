@@ -6,9 +6,10 @@ import re
 from collections import Counter
 from dataclasses import dataclass
 
+from own_program.traces.anomaly import begins_in
 from own_program.traces.cpu import own_functions
 from own_program.traces.events import MARK, OP, Trace
-from own_program.traces.intervals import Spans, clip, length, union
+from own_program.traces.intervals import Spans, length, union
 
 LOADS = re.compile(r"enumerate\(DataLoader")
 _FETCHES = re.compile(r"aten::(select|index|slice|narrow|index_select|unbind)$")
@@ -38,7 +39,7 @@ def loading_of(trace: Trace) -> Loading:
     for event in trace.events[OP] if marks else ():
         if event.tid in threads and event.start >= until and not LOADS.match(event.name):
             until = event.end
-            operators[event.name] += bool(clip(spans, (event.start, event.start + 0.001)))
+            operators[event.name] += begins_in(spans, event)
     alone = any("_SingleProcess" in mark.name for mark in marks)
     fetched = {name: count for name, count in operators.items() if _FETCHES.match(name)}
     fetches = sum(fetched.values())

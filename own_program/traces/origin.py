@@ -8,10 +8,10 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from math import inf
 
+from own_program.traces.anomaly import begins_in
 from own_program.traces.events import MARK, OP, PYTHON, Event, Trace
-from own_program.traces.intervals import Span, Spans, clip, union
+from own_program.traces.intervals import Span, Spans, union
 
 NODE = "autograd::engine::evaluate_function: "
 _STEP = "ProfilerStep"
@@ -33,9 +33,7 @@ class Origin:
 
     def is_own(self, event: Event) -> bool:
         """Whether an event begins in code around the model."""
-        spans = self.own.get(event.tid, [])
-        place = bisect_right(spans, (event.start, inf)) - 1
-        return place >= 0 and event.start <= spans[place][1]
+        return begins_in(self.own.get(event.tid, []), event)
 
 
 def origin_of(trace: Trace) -> Origin:
@@ -63,7 +61,7 @@ def origin_of(trace: Trace) -> Origin:
                 return _NONE
             models = not found.known or event.name.startswith(NODE) or id(event) in left_node
             models = models or (not modules and bool(_LAYER.match(event.name)))
-            return _MODEL if models or clip(inside.get(tid, []), (event.start, event.start + 0.001)) else _OWN
+            return _MODEL if models or begins_in(inside.get(tid, []), event) else _OWN
 
         runs = [(key, list(run)) for key, run in groupby(outer, whose)]
         spans: dict[str, list[Span]] = {_NONE: [], _MODEL: [], _OWN: []}

@@ -21,6 +21,7 @@ _LEAST_OF_KERNELS = 0.05  # a kernel does something; a lesson only makes it fast
 _LEAST_POINTWISE = 0.10  # and of what a CPU's many small operators take
 _LEAST_SMALL = 200  # small operators in a step, from which on their number is what costs
 _LEAST_UPDATES = 100
+_LEAST_OWN = 100  # launches outside the model
 _LEAST_OF_ANOMALY = 0.001  # its checks are the smaller part of what it takes
 _MOST_PER_LAUNCH_US = 100.0  # that the GPU waits for each
 _LONG_WAIT_US = 5e5  # for one launch, once
@@ -266,6 +267,7 @@ def _waits_for_the_host(reading: Reading) -> list[_Entry]:
     slow = total(columns, _sum(on_gpu.AFTER_SYNC)) > total(columns, _rest(*on_gpu.IDLE))
     if slow:
         waits, late = _less(waits, on_gpu.AFTER_SYNC), _sum(on_gpu.LAUNCH, on_gpu.AFTER_SYNC)
+    waits = _least(waits, _rest(*on_gpu.IDLE))
     because = f"the GPU ran dry while the program waited for it{_waits(reading)}, and idled until more was launched"
     entries = [_Entry("let the program run ahead of the GPU", "host_device_syncs", waits, because)]
     parts = [
@@ -298,13 +300,16 @@ def _waits_for_the_host(reading: Reading) -> list[_Entry]:
         because = until + _meanwhile(reading, slow, waited) + of
         return [*entries, *_compiles(reading, *parts), _Entry(change, "profiler", late, because, more=more)]
     operators: Counter[str] = sum((device.own_launches for device in devices), Counter())
-    if own := operators.total() / steps:
+    own, models = operators.total() / steps, late
+    if own >= _LEAST_OWN:
         because = f"{until} made its next launch: {own:,.0f} of {launches:,.0f} {each} come from "
         because += f"your own code outside the model{_outside(reading, operators, steps)}"
         saves, speaks = _sum(on_gpu.OWN_LAUNCH, on_gpu.OWN_KERNELS), _sum(on_gpu.OWN_LAUNCH)
         entries.append(_Entry(_CALL_FEWER, "launch_bound", saves, because, speaks=speaks))
-        of = f" made its next launch, of {launches - own:,.0f} {each} for the model"
-    models = _less(late, on_gpu.OWN_LAUNCH)
+        of, models = (
+            f" made its next launch, of {launches - own:,.0f} {each} for the model",
+            _less(late, on_gpu.OWN_LAUNCH),
+        )
     makers = {reading.trace.gpus[device.device].maker for device in devices}
     change = "launch less: compile the step"
     if makers <= {"NVIDIA", "AMD"}:

@@ -183,21 +183,22 @@ def _largest_part(found: Reading) -> str:
 def _why(found: Reading, plan: Sequence[Advice]) -> dict[str, str]:
     """Sentences on places from which no change of the program follows, where they take much."""
     anew = on_cpu.COMPILING if found.cpu else on_gpu.COMPILING
+    later = f" {_LATER}" if found.parts[0].steps.marked else ""  # else how to record is said anyway
     said = {
         on_gpu.QUEUED: "The next kernel had been launched by then: the GPU waited for another stream or another GPU, "
         "or kernels are missing from the file.",
         on_gpu.UNKNOWN: "No launches were recorded, so why the GPU was idle is unknown. Record ProfilerActivity.CPU, "
         "too.",
         on_gpu.PROFILER: "That is the profiler's own work: without it, a step is shorter.",
-        on_gpu.START: f"Code is loaded when it first runs: later steps do without. {_LATER}",
-        anew: f"That is torch.compile's own work: steps that compile nothing do without. {_LATER}",
+        on_gpu.START: f"Code is loaded when it first runs: later steps do without.{later}",
+        anew: f"That is torch.compile's own work: steps that compile nothing do without.{later}",
     }
     slow = [event for device in found.devices for event in device.first_uses]
     if slow:
         longest = max(slow, key=lambda event: event.end - event.start)
         said[on_gpu.START] = (
-            f"{longest.name} took {format_seconds((longest.end - longest.start) / 1e6)} once, far longer than its "
-            f"like: a first use, as it seems, which loads code. {_LATER}"
+            f"{longest.name} took {format_seconds((longest.end - longest.start) / 1e6)}, far longer than others of "
+            f"its kind: a first use, as it seems, which loads code.{later}"
         )
     if found.trace.cut or any(advice.change == COMPILE_ONCE for advice in plan):
         del said[anew]
@@ -310,15 +311,16 @@ def _numbers(found: Reading) -> Sheet:
         cells = [TableColumn("", (*names, "the step"), numeric=False)]
         for step, shares in list(zip(column.kind.steps, column.shares, strict=True))[:_MOST_STEPS]:
             values = [*map(shares.get, names), shares.lasts]
-            cells.append(
-                TableColumn(
-                    "all" if step.number is None else str(step.number), tuple(format_seconds(us / 1e6) for us in values)
-                )
-            )
+            head = "all" if column.whole else str(step.number)
+            cells.append(TableColumn(head, tuple(format_seconds(us / 1e6) for us in values)))
         grids.append(Grid(f"{column.name[0].upper()}{column.name[1:]}, step by step", tuple(cells)))
     for part in found.parts:
         who = f", GPU {part.device}" if isinstance(part, on_gpu.DeviceShares) and len(found.devices) > 1 else ""
-        grids += _named(f"What ran, by name{who}", on_gpu.by_name([*part.of.values()]))
+        ran = list(on_gpu.by_name([*part.of.values()]).items())[:_MOST_NAMES]
+        named = TableColumn("", tuple(short_name(name) for name, _ in ran), numeric=False)
+        often = TableColumn(_each(found), tuple(f"{_often(count)}×" for _, (count, _) in ran))
+        times = TableColumn("time", tuple(format_seconds(lasts / 1e6) for _, (_, lasts) in ran))
+        grids += [Grid(f"What ran, by name{who}", (named, often, times))] if ran else []
     return Sheet(tuple(grids), fine_print=(_FINE_PRINT_CPU if found.cpu else _FINE_PRINT,))
 
 
@@ -331,14 +333,3 @@ _FINE_PRINT_CPU = (
     "Every moment of a step has one place: that of the innermost event on the step's thread; where there is none, "
     "that of what another thread does."
 )
-
-
-def _named(caption: str, names: dict[str, tuple[float, float]]) -> list[Grid]:
-    ranked = list(names.items())[:_MOST_NAMES]
-    if not ranked:
-        return []
-    counted = TableColumn("a step", tuple(f"{_often(count)}×" if count else "" for _, (count, _) in ranked))
-    times = TableColumn("time a step", tuple(format_seconds(lasts / 1e6) for _, (_, lasts) in ranked))
-    return [
-        Grid(caption, (TableColumn("", tuple(short_name(name) for name, _ in ranked), numeric=False), counted, times))
-    ]

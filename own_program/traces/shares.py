@@ -140,9 +140,7 @@ class DeviceShares:
     steps: Steps
     of: dict[int, StepShares] = field(default_factory=dict)  # by the step's identity
     collectives: Counter[str] = field(default_factory=Counter)  # microseconds that no computing hides
-    waits: Counter[tuple[str, str, str]] = field(
-        default_factory=Counter
-    )  # idle after a call, in an operator, at a line
+    waits: Counter[tuple[str, str, str]] = field(default_factory=Counter)  # idle, by call, operator and line
     launches: int = 0  # calls that started kernels of the steps
     graphs: int = 0  # of these, launches of whole CUDA graphs
     own_launches: Counter[str] = field(default_factory=Counter)  # launches outside the model, by operator

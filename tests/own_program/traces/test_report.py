@@ -478,7 +478,7 @@ def one_long_launch(steps: int, slow: tuple[int, ...], call: str = "cudaLaunchKe
 def test_the_first_use_of_a_kernel_is_told_from_launches(call: str, inside: float, how: str):
     report = read(one_long_launch(1, (0,), call, inside))
     words = report.card().words
-    assert "is idle: start, or first use (90%); the GPU computes for 1.5%. aten::mm took 6.61 ms once" in words
+    assert "is idle: start, or first use (90%); the GPU computes for 1.5%. aten::mm took 6.61 ms, far" in words
     assert "a first use, as it seems, which loads code. Record later steps, with schedule(wait=5, warmup=3" in words
     assert only(report).change == f"launch less: compile the step{how}"
     assert only(report).saves == pytest.approx(0.08, abs=0.01)

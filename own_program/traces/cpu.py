@@ -12,7 +12,7 @@ from own_program.traces.anomaly import AnomalyMode, begins_in
 from own_program.traces.events import HOW, MARK, OP, PYTHON, Event, Trace, TraceError
 from own_program.traces.intervals import Span, Spans, clip, common, length, union, without
 from own_program.traces.names import is_own_code
-from own_program.traces.origin import NODE, Origin
+from own_program.traces.origin import Origin
 from own_program.traces.shares import ANOMALY, COMPILES, DOUBLE, HIDDEN, StepShares
 from own_program.traces.steps import Steps, cpu_steps, marked_steps
 
@@ -21,23 +21,10 @@ OPTIMIZING, COMPILING, ELSEWHERE = "the optimizer", "compiling", "operators of o
 PYTHON_CODE = "Python, or nothing recorded"
 CPU_PLACES = (OPERATORS, COMMUNICATION, LOADING, OPTIMIZING, COMPILING, ELSEWHERE, PYTHON_CODE)
 # What of a step is told beside: it lies in the places above.
-SMALL, POINTWISE = "small operators", "runs of elementwise operators"
+SMALL = "small operators"
 OF_MODEL, OF_OWN = "small operators of the model, and Python between", "operators outside the model, and Python between"
-CPU_BESIDE = (SMALL, POINTWISE, OF_MODEL, OF_OWN, DOUBLE, HIDDEN, ANOMALY)
+CPU_BESIDE = (SMALL, OF_MODEL, OF_OWN, DOUBLE, HIDDEN, ANOMALY)
 _SMALL_US = 20.0
-_LEAST_RUN, _LEAST_RUN_US = 3, 15.0  # for each of them: shorter ones cost by their number, as small operators do
-_ELEMENTWISE = re.compile(
-    r"aten::(add|r?sub|mul|div|true_divide|pow|square|r?sqrt|reciprocal|exp(2|m1)?|log(2|10|1p)?|abs|neg|sign|floor|ceil"
-    r"|round|trunc|remainder|fmod|a?(sin|cos|tan)h?|atan2|erfc?|sigmoid|logit|relu6?|leaky_relu|p?relu|c?elu|gelu|selu"
-    r"|silu|mish|soft(plus|sign)|log_sigmoid|hard(tanh|swish|sigmoid|shrink)|threshold|clamp(_min|_max)?|clip|minimum"
-    r"|maximum|where|masked_fill|lerp|addcmul|addcdiv|(native_)?dropout|eq|ne|lt|le|gt|ge|(logical|bitwise)_\w+"
-    r"|(tanh|sigmoid|leaky_relu|elu|gelu|silu|mish|softplus|hard\w+|threshold|native_dropout)_backward)_?$"
-)
-_NO_WORK = re.compile(  # views, and what stands around the operators of the backward pass
-    r"aten::(view|_unsafe_view|reshape|_reshape_alias|t|transpose|permute|expand|expand_as|unsqueeze|squeeze|slice|select"
-    r"|narrow|chunk|split|split_with_sizes|unbind|as_strided|detach|alias|flatten|unflatten|empty\w*)$"
-    r"|\w+Backward\w*$"
-)
 _SPECIAL = (
     (COMPILING, COMPILES),
     (LOADING, re.compile(r"enumerate\(DataLoader")),
@@ -107,13 +94,11 @@ def cpu_shares(trace: Trace, anomaly: AnomalyMode, origin: Origin) -> CpuShares:
     for piece in everything:
         alone[id(piece.event)] += piece.span[1] - piece.span[0]
     small = {id(p.event) for p in own if p.place == OPERATORS and alone[id(p.event)] < _SMALL_US}
-    runs = _runs_of_elementwise(threads[main])
     of_model, of_own = origin.model.get(main, []), origin.own.get(main, [])
     sends = union(p.span for p in everything if p.place == COMMUNICATION)
     classes = {
-        SMALL: without(union(p.span for p in own if id(p.event) in small), runs),
+        SMALL: union(p.span for p in own if id(p.event) in small),
         DOUBLE: union(p.span for p in everything if p.event.double),
-        POINTWISE: without(runs, of_own),
         OF_OWN: of_own,
         ANOMALY: union(span for spans in anomaly.spans.values() for span in spans),
     }
@@ -151,41 +136,6 @@ def own_functions(trace: Trace, tid: object, spans: Spans, begun_inside: bool = 
     for piece in _pieces(own):  # by themselves: they begin and end across annotations
         found[piece.event.name] += length(clip(spans, piece.span))  # type: ignore[assignment]
     return found
-
-
-def _runs_of_elementwise(events: Sequence[Event]) -> Spans:
-    """Operators of a thread that a compiler could put into one: three and more of them, one after the other.
-
-    The backward pass of an operator counts as one, though it may call several: that of a loss would be a run by itself.
-    """
-    found: list[Span] = []
-    run: list[Span] = []
-    owners: set[int] = set()
-    node, until = None, 0.0
-
-    def close() -> None:
-        if len(owners) >= _LEAST_RUN and length(run) >= _LEAST_RUN_US * len(run):
-            found.extend(run)
-        run.clear()
-        owners.clear()
-
-    for event in sorted(events, key=lambda event: (event.start, -event.end)):
-        if event.start < until or _NO_WORK.match(event.name):
-            continue
-        if event.kind == MARK and _place(event, "") == PYTHON_CODE:  # one of the user's; a step's ends a run
-            if marked_steps([event]):
-                close()
-        elif event.name.startswith(NODE) and "AccumulateGrad" not in event.name:
-            node = event
-        else:
-            until = event.end
-            if _ELEMENTWISE.match(event.name):
-                run.append(event.span)
-                owners.add(id(node if node and event.start < node.end else event))
-            else:
-                close()
-    close()
-    return union(found)
 
 
 def _place(event: Event, outer: str) -> str:

@@ -15,10 +15,9 @@ from own_program.traces.intervals import length
 
 COMPILE_ONCE = "compile once, not in each step"
 _CALL_FEWER = "call fewer operators outside the model, each on more data"
-_WHOSE = "Whether they are the model's, or your own code's around it, a recording with with_stack=True tells."
 _LEAST = 0.025  # of a step: what saves less at most is no entry
 _LEAST_OF_KERNELS = 0.05  # a kernel does something; a lesson only makes it faster
-_LEAST_POINTWISE = 0.10  # and of what a CPU's many small operators take
+_LEAST_MANY = 0.10  # and of many small operators or kernels
 _LEAST_SMALL = 200  # small operators in a step, from which on their number is what costs
 _LEAST_UPDATES = 100
 _LEAST_OWN = 100  # launches outside the model
@@ -279,7 +278,7 @@ def _waits_for_the_host(reading: Reading) -> list[_Entry]:
         ),
         (
             _sum(on_gpu.POINTWISE),
-            _LEAST_POINTWISE,
+            _LEAST_MANY,
             "fuse elementwise kernels: compile the model",
             "elementwise kernels ran one after the other, each reading and writing all of its data",
         ),
@@ -314,13 +313,11 @@ def _waits_for_the_host(reading: Reading) -> list[_Entry]:
     change = "launch less: compile the step"
     if makers <= {"NVIDIA", "AMD"}:
         change += ", with CUDA graphs (mode='reduce-overhead')" if "AMD" not in makers else " (mode='reduce-overhead')"
-    more = []
-    if total(columns, models) > _SMALL_BATCH:
-        more.append("A larger batch, if memory is left, gives each launch more to do.")
-    if not reading.origin.known and total(columns, models) >= _LEAST:
-        more.append(_WHOSE)
+    share = total(columns, models)
+    more = "A larger batch, if memory is left, gives each launch more to do. " if share > _SMALL_BATCH else ""
+    more += _whose(reading) if share >= _LEAST else ""
     parts.insert(0, (models, _LEAST, change, until + of))
-    return [*entries, *_compiles(reading, *parts, more=" ".join(more))]
+    return [*entries, *_compiles(reading, *parts, more=more.strip())]
 
 
 def _waits(reading: Reading) -> str:
@@ -339,6 +336,15 @@ def _meanwhile(reading: Reading, slow: bool, waited: float) -> str:
                 functions += on_cpu.own_functions(reading.trace, tid, spans)
     name, lasts = next(iter(functions.most_common(1)), ("", 0.0))
     return f", most of that time in {short_name(name)}," if lasts > waited / 2 else ""
+
+
+def _whose(reading: Reading) -> str:
+    """What is unknown of operators that a compiler may take, where the trace does not tell the model's."""
+    if reading.origin.known:
+        return ""
+    if reading.trace.events[PYTHON]:
+        return "No nn.Module called them: compile the function that does."
+    return "Whether they are the model's, or your own code's around it, a recording with with_stack=True tells."
 
 
 def _outside(reading: Reading, operators: Counter[str], steps: int) -> str:
@@ -367,19 +373,17 @@ def _on_cpu(reading: Reading) -> list[_Entry]:
     if found.updates / steps >= _LEAST_UPDATES and not found.fused:
         because = f"the optimizer called {found.updates / steps:,.0f} operators {each}"
         change = "update all parameters in one call (fused=True, or a compiled optimizer)"
-        entries.append(_Entry(change, "torch_compile", _sum(on_cpu.OPTIMIZING), because, _LEAST_POINTWISE))
-    small = max(column.share(_sum(on_cpu.SMALL)) for column in columns) >= _LEAST_POINTWISE
+        entries.append(_Entry(change, "torch_compile", _sum(on_cpu.OPTIMIZING), because, _LEAST_MANY))
+    small = max(column.share(_sum(on_cpu.SMALL)) for column in columns) >= _LEAST_MANY
     if small and found.own_small / steps >= _LEAST_SMALL:
         calls = reading.origin.calls
         because = f"{calls.total() / max(1, reading.marks):,.0f} calls of operators {each} come from your own code "
         because += "outside the model"
         because += f"{_outside(reading, calls, max(1, reading.marks))}, with Python between them"
-        entries.append(_Entry(_CALL_FEWER, "launch_bound", _sum(on_cpu.OF_OWN), because, _LEAST_POINTWISE))
-    because = "elementwise operators ran three and more in a row, each reading and writing all of its data"
-    change = "fuse elementwise operators: compile the model"
-    parts, more = [(_sum(on_cpu.POINTWISE), _LEAST_POINTWISE, change, because)], ""
+        entries.append(_Entry(_CALL_FEWER, "launch_bound", _sum(on_cpu.OF_OWN), because, _LEAST_MANY))
     if small and found.small / steps >= _LEAST_SMALL:
         because = f"{found.small / steps:,.0f} operators {each} took under 20 µs of their own, with Python between them"
-        change, more = "fuse small operators: compile the model", "" if reading.origin.known else _WHOSE
-        parts.insert(0, (_sum(on_cpu.OF_MODEL), _LEAST_POINTWISE, change, because))
-    return [*entries, *_compiles(reading, *parts, more=more)]
+        change, more = "fuse small operators: compile the model", _whose(reading)
+        saves = _sum(on_cpu.OF_MODEL)
+        entries.append(_Entry(change, "torch_compile", saves, because, _LEAST_MANY, more=more))
+    return entries

@@ -101,8 +101,8 @@ def test_nothing_else_is_advised_before_a_recording_without_it():
         made = MadeUp()
         for number in range(4):
             made.step(number, 1000 * number, 1000)
-            for place in range(6):
-                made.op("aten::mul", 1000 * number + 100 * place, 100)
+            for place in range(300):
+                made.op("aten::mul", 1000 * number + 2 * place, 2)
             made.op(NODE + "MulBackward0", 1000 * number + 600, 400)
             made.op("MulBackward0", 1000 * number + 601, 300)
             made.op("aten::mm", 1000 * number + 602, 298)
@@ -112,7 +112,7 @@ def test_nothing_else_is_advised_before_a_recording_without_it():
 
     assert [advice.change for advice in read(made(True)).plan] == [OFF]
     assert "Record again without it" in read(made(True)).plan[0].because
-    assert [advice.change for advice in read(made(False)).plan] == ["fuse elementwise operators: compile the model"]
+    assert [advice.change for advice in read(made(False)).plan] == ["fuse small operators: compile the model"]
 
 
 def test_pythons_own_time_does_not_come_before_anomaly_mode():

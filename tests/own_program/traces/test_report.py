@@ -740,48 +740,6 @@ def test_an_optimizer_of_many_operators_on_a_cpu(fused: bool):
     assert [advice.lesson for advice in report.plan] == ([] if fused else ["torch_compile"])
 
 
-def rows_of_operators(forward: tuple[str, ...], backward: tuple[tuple[str, str], ...] = (), each: int = 90) -> MadeUp:
-    """Steps of 1000 us; each operator takes the same time, and the last one the rest."""
-    made = MadeUp()
-    for number in range(4):
-        start = 1000.0 * number
-        made.step(number, start, 1000)
-        for name in forward:
-            made.op(name, start, each)
-            made.op("aten::to", start + 1, 1)  # of a number, as `x * 2` has it
-            made.op("aten::view", start + each, 1)
-            start += each + 1
-        for node, name in backward:
-            made.op(f"autograd::engine::evaluate_function: {node}", start, each)
-            made.op(node, start + 1, each - 2)
-            for part in range(3):
-                made.op(name, start + 2 + 28 * part, 27)
-            start += each
-        made.op("aten::mm", start, 1000 * (number + 1) - start)
-    return made
-
-
-@pytest.mark.parametrize(
-    ("forward", "runs"),
-    [
-        (("aten::mul", "aten::add", "aten::mul", "aten::add_"), 0.36),
-        (("aten::mm", "aten::sigmoid", "aten::pow", "aten::gelu", "aten::mm", "aten::relu"), 0.27),
-        (("aten::relu", "aten::mm", "aten::relu", "aten::mm", "aten::relu", "aten::mm"), 0),
-        (("aten::dropout", "aten::add", "aten::layer_norm", "aten::gelu", "aten::mm", "aten::dropout"), 0),
-        (("aten::batch_norm", "aten::relu", "aten::mkldnn_convolution", "aten::batch_norm", "aten::add"), 0),
-    ],
-)
-def test_runs_of_elementwise_operators_on_a_cpu(forward: tuple[str, ...], runs: float):
-    report = read(rows_of_operators(forward))
-    found = [(a.lesson, a.known, a.saves) for a in report.plan]
-    assert found == ([("torch_compile", "at most", pytest.approx(runs))] if runs else [])
-    assert ("Nothing stands out" in report.card().words) == (not runs)
-
-
-def test_short_runs_are_a_matter_of_small_operators():
-    assert read(rows_of_operators(("aten::add",) * 20, each=10)).plan == ()
-
-
 def test_a_healthy_cpu_gets_no_advice():
     made = MadeUp()
     for number in range(3):

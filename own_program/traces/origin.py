@@ -8,6 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
+from math import inf
 
 from own_program.traces.anomaly import begins_in
 from own_program.traces.events import MARK, OP, PYTHON, Event, Trace
@@ -67,11 +68,14 @@ def origin_of(trace: Trace) -> Origin:
         spans: dict[str, list[Span]] = {_NONE: [], _MODEL: [], _OWN: []}
         for place, (key, run) in enumerate(runs):
             begin, end = run[0].start, run[-1].end
-            if key == _OWN and not modules and 0 < place < len(runs) - 1:
-                (before, earlier), (after, later) = runs[place - 1], runs[place + 1]
-                nodes_between = bisect_right(node_starts, later[0].start) - bisect_left(node_starts, earlier[-1].start)
-                if before == after == _MODEL and not nodes_between:
-                    key, begin, end = _MODEL, earlier[-1].end, later[0].start
+            if key == _OWN and 0 < place < len(runs) - 1:
+                (before, (*_, earlier)), (after, (later, *_)) = runs[place - 1], runs[place + 1]
+                nodes_between = bisect_right(node_starts, later.start) - bisect_left(node_starts, earlier.start)
+                # Python around the calls is theirs as well, unless it takes longer than they do.
+                starts, lasts = earlier.start if earlier.name.startswith(_STEP) else earlier.end, end - begin
+                if before == after == _MODEL and not modules and not nodes_between:
+                    key, lasts = _MODEL, inf
+                begin, end = max(starts, begin - lasts), min(later.start, end + lasts)
             found.calls.update(event.name for event in run if key == _OWN)
             spans[key].append((begin, end))
         found.model[tid], found.own[tid] = union(spans[_MODEL]), union(spans[_OWN])

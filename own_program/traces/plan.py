@@ -379,7 +379,7 @@ def _on_cpu(reading: Reading) -> list[_Entry]:
         calls = reading.origin.calls
         because = f"{calls.total() / max(1, reading.marks):,.0f} calls of operators {each} come from your own code "
         because += "outside the model"
-        because += f"{_outside(reading, calls, max(1, reading.marks))}, with Python between them"
+        because += f"{_outside(reading, calls, max(1, reading.marks))}, with Python around them"
         entries.append(_Entry(_CALL_FEWER, "launch_bound", _sum(on_cpu.OF_OWN), because, _LEAST_MANY))
     if small and found.small / steps >= _LEAST_SMALL:
         because = f"{found.small / steps:,.0f} operators {each} took under 20 µs of their own, with Python between them"

@@ -22,7 +22,7 @@ PYTHON_CODE = "Python, or nothing recorded"
 CPU_PLACES = (OPERATORS, COMMUNICATION, LOADING, OPTIMIZING, COMPILING, ELSEWHERE, PYTHON_CODE)
 # What of a step is told beside: it lies in the places above.
 SMALL = "small operators"
-OF_MODEL, OF_OWN = "small operators of the model, and Python between", "operators outside the model, and Python between"
+OF_MODEL, OF_OWN = "small operators of the model, and Python between", "operators outside the model, and Python around"
 CPU_BESIDE = (SMALL, OF_MODEL, OF_OWN, DOUBLE, HIDDEN, ANOMALY)
 _SMALL_US = 20.0
 _SPECIAL = (
@@ -115,7 +115,7 @@ def cpu_shares(trace: Trace, anomaly: AnomalyMode, origin: Origin) -> CpuShares:
         silent += left
         beside = {what: length(clip(spans, step.span)) for what, spans in classes.items()}
         beside[OF_MODEL] = length(common(union([*clip(classes[SMALL], step.span), *left]), of_model))
-        beside[HIDDEN] = length(clip(sends, step.span)) - places[COMMUNICATION]
+        beside[HIDDEN] = max(0.0, round(length(clip(sends, step.span)) - places[COMMUNICATION], 3))
         found.of[id(step)] = StepShares(step.lasts, places, beside)
     found.functions = own_functions(trace, main, silent)
     _count(found, everything, small, origin)

@@ -181,15 +181,17 @@ def _loads(reading: Reading, place: str, who: str) -> _Entry:
 def _communicates(reading: Reading, place: str, collectives: Counter[str], because: str) -> _Entry:
     names = [name for name, lasts in collectives.most_common(3) if lasts > 0.05 * collectives.total()]
     because = because.format(listed(names) if names else "of an unknown kind")
-    # It may run beside all else of a step but waits for another GPU.
-    beside = _rest(place, on_gpu.HIDDEN, on_gpu.LONG_QUEUED)
-    more, share = "", total(reading.columns, _sum(place))
-    if share > total(reading.columns, beside):
+    computing = _rest(place) if reading.cpu else _sum(on_gpu.COMPUTE, on_gpu.WITHIN)
+    beside = _less(computing, on_gpu.HIDDEN)  # what hides none yet
+    change, saves, more = "overlap communication with computing", _least(_sum(place), beside), ""
+    share, most = total(reading.columns, _sum(place)), total(reading.columns, beside)
+    if most < _LEAST:
+        change, saves = "send less, or less often: next to nothing runs that could hide communication", _sum(place)
+    elif share > most:
         more = f"It takes {format_percent(share)}, more than there is to hide it behind: to save more, send less."
     sharded = sum(lasts for name, lasts in collectives.items() if name in ("all_gather", "reduce_scatter"))
     lesson = "fsdp" if sharded > 0.5 * collectives.total() else "ddp"
-    saves = _least(_sum(place), beside)
-    return _Entry("overlap communication with computing", lesson, saves, because, more=more)
+    return _Entry(change, lesson, saves, because, more=more)
 
 
 def _compiles(reading: Reading, *parts: tuple[Amount, float, str, str], more: str = "") -> list[_Entry]:

@@ -65,7 +65,7 @@ _ON_GPU = (
 
 @dataclass
 class _Entry:
-    """What is an entry if what speaks for it, by default all that it can save, takes enough of a step."""
+    """What is an entry if what speaks for it takes enough of a step: by default, all that it can save."""
 
     change: str
     lesson: str
@@ -92,13 +92,14 @@ def _advice(reading: Reading, entry: _Entry) -> Advice | None:
     """An entry with its numbers for each kind of steps, if it can save enough of one."""
     columns = sorted(reading.columns, key=lambda column: -column.share(entry.saves))
     named = [column for column in columns if column.share(entry.saves) >= 0.001][:4]
-    if not named or max(column.share(entry.speaks or entry.saves) for column in columns) < entry.least:
+    evidence = entry.speaks or entry.saves
+    if not named or min(max(c.share(amount) for c in columns) for amount in (evidence, entry.saves)) < entry.least:
         return None
     first, only = named[0], len(columns) == 1
     of = "a step" if only and not first.whole else first.name
     of += "".join(f", and at most {_percent(column.share(entry.saves))} of {column.name}" for column in named[1:])
     of += ", and next to nothing of the others" if len(named) < len(columns) <= 4 else ""
-    times = first.times(entry.saves)
+    times = first.times(evidence)
     times += "" if first.whole else " a step" if only else f" in {first.name}"
     amounts = [entry.saves(shares) for shares in first.shares]
     if len(amounts) >= _ENOUGH_STEPS and max(amounts) > sum(amounts) / 2:
@@ -191,7 +192,7 @@ def _communicates(reading: Reading, place: str, collectives: Counter[str], becau
         more = f"It takes {format_percent(share)}, more than there is to hide it behind: to save more, send less."
     sharded = sum(lasts for name, lasts in collectives.items() if name in ("all_gather", "reduce_scatter"))
     lesson = "fsdp" if sharded > 0.5 * collectives.total() else "ddp"
-    return _Entry(change, lesson, saves, because, more=more)
+    return _Entry(change, lesson, saves, because, speaks=_sum(place), more=more)
 
 
 def _compiles(reading: Reading, *parts: tuple[Amount, float, str, str], more: str = "") -> list[_Entry]:
@@ -199,9 +200,9 @@ def _compiles(reading: Reading, *parts: tuple[Amount, float, str, str], more: st
     speak = [part for part in parts if max(column.share(part[0]) for column in reading.columns) >= part[1]]
     if not speak:
         return []
-    amount: Amount = lambda shares: sum(part[0](shares) for part in parts)  # noqa: E731
-    because = "; ".join(part[3] for part in speak)
-    return [_Entry(speak[0][2], "torch_compile", amount, because, 0.0, more=more)]
+    saves: Amount = lambda shares: sum(part[0](shares) for part in parts)  # noqa: E731
+    speaks: Amount = lambda shares: sum(part[0](shares) for part in speak)  # noqa: E731
+    return [_Entry(speak[0][2], "torch_compile", saves, "; ".join(part[3] for part in speak), 0.0, speaks, more)]
 
 
 def _on_gpu(reading: Reading) -> list[_Entry]:
@@ -212,6 +213,7 @@ def _on_gpu(reading: Reading) -> list[_Entry]:
     found = {place: _Entry(change, lesson, _sum(place), because) for place, lesson, change, because in _ON_GPU}
     for place in (on_gpu.WITHIN, on_gpu.ATTENTION, on_gpu.OPTIMIZER):
         found[place].least = _LEAST_OF_KERNELS
+    found[on_gpu.PINNED].speaks = _sum(on_gpu.PINNED)
     found[on_gpu.PINNED].saves = _least(_sum(on_gpu.PINNED), _rest(on_gpu.PINNED))
     found[on_gpu.WITHIN].because += _copied(reading)
     found[on_gpu.OPTIMIZER].speaks = _sum(on_gpu.OPTIMIZER)
@@ -268,9 +270,9 @@ def _waits_for_the_host(reading: Reading) -> list[_Entry]:
     slow = total(columns, _sum(on_gpu.AFTER_SYNC)) > total(columns, _rest(*on_gpu.IDLE))
     if slow:
         waits, late = _less(waits, on_gpu.AFTER_SYNC), _sum(on_gpu.LAUNCH, on_gpu.AFTER_SYNC)
-    waits = _least(waits, _rest(*on_gpu.IDLE))
     because = f"the GPU ran dry while the program waited for it{_waits(reading)}, and idled until more was launched"
-    entries = [_Entry("let the program run ahead of the GPU", "host_device_syncs", waits, because)]
+    saves = _least(waits, _rest(*on_gpu.IDLE))
+    entries = [_Entry("let the program run ahead of the GPU", "host_device_syncs", saves, because, speaks=waits)]
     parts = [
         (
             _sum(on_gpu.SHORT),

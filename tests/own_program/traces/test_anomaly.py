@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
-import torch
-from torch.profiler import ProfilerActivity, profile, schedule
 
-from course_utils.lessons.your_own_program import cases
 from own_program.traces.report import TraceReport, read_trace
 from tests.own_program.traces.made_up import GEMM, NODE, POINTWISE, MadeUp
 
@@ -176,24 +172,3 @@ def test_the_hosts_own_work_after_the_last_check_is_none_of_it():
 def test_a_gpu_without_anomaly_mode_has_no_such_entry():
     report = read(gpu(mode=False))
     assert report.plan == ()
-
-
-# What torch itself writes
-
-
-@pytest.mark.parametrize("on", [True, False])
-def test_the_lessons_switch_is_named_in_a_real_trace(on: bool, tmp_path: Path):
-    path = tmp_path / "trace.json"
-    call = cases.steps(mended=not on)
-    with profile(
-        activities=[ProfilerActivity.CPU],
-        schedule=schedule(wait=1, warmup=1, active=3, repeat=1),
-        on_trace_ready=lambda done: done.export_chrome_trace(str(path)),
-    ) as profiler:
-        for _ in range(5):
-            call()
-            profiler.step()
-    plan = read_trace(path).plan
-    assert (OFF in [advice.change for advice in plan[:1]]) == on
-    assert (OFF in [advice.change for advice in plan]) == on
-    assert not torch.is_anomaly_enabled()

@@ -213,6 +213,7 @@ def test_no_more_communication_can_be_hidden_than_there_is_to_hide_it_behind(
         made.work(ALL_REDUCE, start + 1000 + computes - beside, sends, launched=start + 6, stream=20)
     plan = [advice for advice in read(made).plan if "communication" in advice.change]
     assert [advice.saves for advice in plan] == ([pytest.approx(saves)] if saves else [])
+    assert all(f": {sends - beside:.0f} µs a step." in advice.because for advice in plan)
     assert all((1000 * saves < sends - beside) == ("to save more, send less" in a.because) for a in plan)
 
 

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
+from torch.nn import functional
+from torch.profiler import profile, schedule
+from torch.utils.data import DataLoader, TensorDataset
 
 from course_utils.show.advice import Advice
 from own_program.traces import shares as places
@@ -1088,3 +1095,47 @@ def test_ranks_in_one_file_are_not_told_as_one_program():
     made.events += other.events
     with pytest.raises(TraceError, match="2 programs, merged"):
         read(made)
+
+
+# What torch itself writes
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # others may be busy, and small products wait for them
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("stacks", [False, True])
+@pytest.mark.parametrize(
+    ("case", "change"),
+    [
+        ("anomaly", "switch anomaly mode off"),
+        ("by hand", "call fewer operators outside the model, each on more data"),
+        ("in memory", "index the tensors once a batch, not sample by sample"),
+        ("small layers", "fuse small operators: compile the model"),
+    ],
+)
+@pytest.mark.usefixtures("one_thread")
+def test_what_torch_records_is_understood(case: str, change: str, stacks: bool, tmp_path: Path):
+    model = nn.Sequential(
+        *(nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for _ in range(60 if case == "small layers" else 1))
+    )
+    samples = TensorDataset(torch.randn(600, 8), torch.randn(600, 8))
+    batches = iter(DataLoader(samples, batch_size=100)) if case == "in memory" else iter([samples[:50]] * 6)
+    path = tmp_path / "trace.json"
+    when = schedule(wait=1, warmup=1, active=3, repeat=1)
+    with (
+        torch.autograd.set_detect_anomaly(case == "anomaly"),
+        profile(
+            schedule=when, with_stack=stacks, on_trace_ready=lambda p: p.export_chrome_trace(str(path))
+        ) as profiler,
+    ):
+        for inputs, targets in batches:
+            if case == "by hand":
+                inputs = torch.stack([row + 1 for row in inputs for _ in range(6)])[:50]
+            functional.mse_loss(model(inputs), targets).backward()
+            profiler.step()
+    assert read_trace(path).plan[0].change == change

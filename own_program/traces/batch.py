@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -51,18 +52,14 @@ def _shapes(trace: Trace, kind: Kind) -> list[Shapes]:
 
 
 def _ratio(before: Shapes, after: Shapes) -> float:
-    changed: Counter[float] = Counter()  # by how much, where a single size of a shape changed; 0 where several did
+    changed: Counter[float] = Counter()  # how many times as large, and how often
     compared, weights = 0, False
     for name in before.keys() & after.keys():
-        if len(before[name]) != len(after[name]):
-            continue
-        compared += len(before[name])
-        for old, new in zip(before[name], after[name], strict=True):
-            if old != new:
-                sizes = [(x, y) for x, y in zip(old, new, strict=False) if x != y]
-                single = len(old) == len(new) and len(sizes) == 1 and sizes[0][0] > 0
-                changed[sizes[0][1] / sizes[0][0] if single else 0.0] += 1
-                weights = weights or name.startswith("weight ")
+        if len(before[name]) == len(after[name]):
+            compared += len(before[name])
+            differing = [pair for pair in zip(before[name], after[name], strict=True) if pair[0] != pair[1]]
+            changed.update(math.prod(new) / max(1, math.prod(old)) for old, new in differing)
+            weights = weights or (bool(differing) and name.startswith("weight "))
     if changed.total() < _LEAST:
         return 1.0
     ratio, agreeing = changed.most_common(1)[0]

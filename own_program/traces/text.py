@@ -23,7 +23,6 @@ _PIECE = 1 << 18  # bytes that are read at once
 _PACKED_PIECE = 1 << 12  # of a compressed file: a damaged piece is lost as a whole
 _MOST_TEXT = 768 << 20  # bytes: beyond, the events would not fit into a small machine's memory
 _MOST_VALUE = 1 << 26  # letters of a single value
-_TAIL = 1 << 14  # letters in which the last boundary is looked for first
 _SURE = 1 << 23  # bytes after which a compressed file's ratio is known well enough
 
 _PERFETTO = "in Perfetto's own format (protobuf)"
@@ -48,7 +47,8 @@ _LOOKS = {
 _LIKE_JSON = re.compile(rb'(\xef\xbb\xbf)?\s*[{\[]\s*(["{\[\]}\d]|$)')
 _SPACE = re.compile(r"[ \t\r\n]*")
 _BETWEEN = re.compile(r"[ \t\r\n,]*")
-_NEXT = re.compile(r"(?<=\})\s*,\s*(?=\{)")
+_NEXT = re.compile(r"\}\s*,\s*(?=\{)")  # from one event to the next
+_WHOLE = re.compile(r"(.*\})\s*,\s*(?=\{)", re.DOTALL)
 _NO_JSON = re.compile(r"(:\s*)[+-]?(?:inf|nan)(?:inity)?(?=\s*[,}])", re.IGNORECASE)  # as versions of Kineto wrote them
 _DECODE = json.JSONDecoder(strict=False).raw_decode
 
@@ -141,31 +141,24 @@ class RawTrace:
         self._at += 1
         damaged = 0
         while True:
-            boundary = self._boundary()
-            if boundary is None and self._more():
+            whole = _WHOLE.match(self._held, self._at)
+            if whole is None and self._more():
                 continue
-            stop, go_on = boundary or (len(self._held), len(self._held))
+            stop, go_on = (whole.end(1), whole.end()) if whole else (len(self._held), len(self._held))
             found, behind, bad = _values(self._held[self._at : stop])
             yield found
-            damaged += bad if boundary else 0  # else it is the one in which the file ends
+            damaged += bad if whole else 0  # else it is the one in which the file ends
             if behind is not None:
                 self._held, self._at = behind + self._held[stop:], 0
                 break
             self._at = go_on
-            if boundary is None:
+            if whole is None:
                 self._ends_early()
                 self.cut = True
                 break
         if damaged:
             many = f"{damaged:,} events were left out: they are" if damaged > 1 else "One event was left out: it is"
             self.flaws.append(f"{many} damaged.")
-
-    def _boundary(self) -> tuple[int, int] | None:
-        """From where to where the last comma between two events stands in what is held."""
-        for start in (max(self._at, len(self._held) - _TAIL), self._at):
-            if found := [each.span() for each in _NEXT.finditer(self._held, start)]:
-                return found[-1]
-        return None
 
     def _ends_early(self) -> None:
         if not self.flaws:

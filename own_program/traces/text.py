@@ -145,14 +145,13 @@ class RawTrace:
             if whole is None and self._more():
                 continue
             stop, go_on = (whole.end(1), whole.end()) if whole else (len(self._held), len(self._held))
-            found, behind, bad = _values(self._held[self._at : stop])
+            found, rest, closed, bad = _values(self._held[self._at : stop])
             yield found
+            self._held, self._at = rest + self._held[stop if rest or closed else go_on :], 0
             damaged += bad if whole else 0  # else it is the one in which the file ends
-            if behind is not None:
-                self._held, self._at = behind + self._held[stop:], 0
+            if closed:
                 break
-            self._at = go_on
-            if whole is None:
+            if not whole or (rest and not self._more()):
                 self._ends_early()
                 self.cut = True
                 break
@@ -179,15 +178,19 @@ class RawTrace:
     def _value(self) -> Any:
         """The value at which `_peek` has looked, however long."""
         while True:
+            start = self._at
             try:
-                value, end = _DECODE(self._held, self._at)
+                value, end = _DECODE(self._held, start)
             except json.JSONDecodeError:
                 if not self._more():
                     raise
-            else:
-                if end < len(self._held) or not self._more():  # a number may go on
-                    self._at = min(end, len(self._held))
-                    return value
+                continue
+            if end + 2 < len(self._held):
+                self._at = end
+                return value
+            if not self._more():  # a number may go on
+                self._at = end - start
+                return value
 
     def _more(self) -> bool:
         """Read on, as much again as is held; False at the end."""
@@ -241,24 +244,28 @@ class RawTrace:
             )
 
 
-def _values(text: str) -> tuple[list[Any], str | None, int]:
-    """The values of a list or of its beginning; what stands behind the list, if it ends; how many are damaged."""
+def _values(text: str) -> tuple[list[Any], str, bool, int]:
+    """The values of a list or of its beginning; what is behind them; whether the list ends; how many are damaged."""
     for mended in (False, True):
         text = _NO_JSON.sub(r"\1null", text) if mended else text
         try:
             values, end = _DECODE(f"[{text}]")
+            return values, text[end - 1 :], end < len(text) + 2, 0
         except json.JSONDecodeError:
             continue
-        return values, text[end - 1 :] if end < len(text) + 2 else None, 0
     values, damaged, at = [], 0, 0
     while (at := _BETWEEN.match(text, at).end()) < len(text):  # type: ignore[union-attr]
         if text[at] == "]":
-            return values, text[at + 1 :], damaged
+            return values, text[at + 1 :], True, damaged
         try:
             value, at = _DECODE(text, at)
             values.append(value)
-        except json.JSONDecodeError:
+        except json.JSONDecodeError as error:
+            if error.pos == len(text) or error.msg.startswith(
+                "Unterminated"
+            ):  # a comma in an event was taken for its end
+                return values, text[at:], False, damaged
             damaged += 1
             following = _NEXT.search(text, at + 1)
             at = following.end() if following else len(text)
-    return values, None, damaged
+    return values, "", False, damaged

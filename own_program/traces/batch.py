@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from itertools import pairwise
 from operator import attrgetter
 
 from own_program.traces.events import MARK, OP, Trace
@@ -26,11 +28,15 @@ def batch_ratio(before: Trace, after: Trace, kinds: Sequence[tuple[Kind, Kind]])
     It is 1 where nothing differs or no shapes were recorded, and `OTHER_SIZES` where they differ in another way.
     """
     found: Counter[float] = Counter()
+    within: Counter[float] = Counter()  # from step to step of one trace
     for old, new in kinds:
-        found.update(map(_ratio, _shapes(before, old), _shapes(after, new)))
-    (ratio, count), *_ = found.most_common(1) or [(1.0, 0)]
-    # A last batch may be smaller than others.
-    return ratio if count == found.total() or (ratio == 1 and 2 * count > found.total()) else OTHER_SIZES
+        sides = _shapes(before, old), _shapes(after, new)
+        found.update(map(_ratio, *sides))
+        within.update(_ratio(*two) for side in sides for two in pairwise(side))
+    if not found or 2 * within[1.0] < within.total():  # sizes vary anyhow
+        return 1.0
+    ratio, count = found.most_common(1)[0]  # a last batch may be smaller than others
+    return ratio if 2 * count > found.total() else OTHER_SIZES
 
 
 def _shapes(trace: Trace, kind: Kind) -> list[Shapes]:
@@ -51,18 +57,14 @@ def _shapes(trace: Trace, kind: Kind) -> list[Shapes]:
 
 
 def _ratio(before: Shapes, after: Shapes) -> float:
-    changed: Counter[float] = Counter()  # by how much, where a single size of a shape changed; 0 where several did
+    changed: Counter[float] = Counter()  # how many times as large, and how often
     compared, weights = 0, False
     for name in before.keys() & after.keys():
-        if len(before[name]) != len(after[name]):
-            continue
-        compared += len(before[name])
-        for old, new in zip(before[name], after[name], strict=True):
-            if old != new:
-                sizes = [(x, y) for x, y in zip(old, new, strict=False) if x != y]
-                single = len(old) == len(new) and len(sizes) == 1 and sizes[0][0] > 0
-                changed[sizes[0][1] / sizes[0][0] if single else 0.0] += 1
-                weights = weights or name.startswith("weight ")
+        if len(before[name]) == len(after[name]):
+            compared += len(before[name])
+            differing = [pair for pair in zip(before[name], after[name], strict=True) if pair[0] != pair[1]]
+            changed.update(math.prod(new) / max(1, math.prod(old)) for old, new in differing)
+            weights = weights or (bool(differing) and name.startswith("weight "))
     if changed.total() < _LEAST:
         return 1.0
     ratio, agreeing = changed.most_common(1)[0]

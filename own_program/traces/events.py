@@ -25,6 +25,7 @@ _LATEST_US = 1e18  # no clock counts that far: 30,000 years
 # What an event is to us, by the category that a version of torch gave it.
 KERNEL, COPY, SET, OP, MARK, GPU_MARK, PYTHON, CALL, OVERHEAD = range(9)
 DEVICE = (KERNEL, COPY, SET)
+_ON_DEVICE = (*DEVICE, GPU_MARK)
 _KINDS = {
     "cpu_op": OP, "operator": OP, "user_annotation": MARK, "gpu_user_annotation": GPU_MARK,
     "python_function": PYTHON, "runtime": CALL, "overhead": OVERHEAD, "mtia_ccp_events": KERNEL,
@@ -102,7 +103,7 @@ class Trace:
         A machine's device is listed whatever was recorded. Where calls were recorded, and none starts anything, the
         program left it alone. Names of operators and labels say nothing: CPU code asks ``aten::cudnn_is_acceptable``.
         """
-        if any(self.events[kind] for kind in (*DEVICE, GPU_MARK)):
+        if any(self.events[kind] for kind in _ON_DEVICE):
             return True
         if any(_COLLECTIVE_OF_GPUS.match(mark.name) for kind in (MARK, OP) for mark in self.events[kind]):
             return True
@@ -165,7 +166,7 @@ def _read(raw: RawTrace) -> Trace:
             found.operator = _plain(args.get("External id", args.get("external id")))
             if kind == OP:
                 _add_inputs(found, args, once)
-            elif kind != CALL:
+            elif kind in _ON_DEVICE:
                 device = args.get("device", event.get("pid") if category else None)
                 found.device = device if type(device) is int else 0
                 found.stream = _plain(args.get("stream", args.get("Stream Id", event.get("tid"))))

@@ -10,8 +10,8 @@ Span = tuple[float, float]
 Spans = list[Span]  # sorted, and no two touch
 
 
-def union(spans: Iterable[Span], closer_than: float = 0.0) -> Spans:
-    """Everything that lies in at least one of them; neighbours closer than ``closer_than`` become one.
+def union(spans: Iterable[Span]) -> Spans:
+    """Everything that lies in at least one of them.
 
     Example:
         >>> union([(4, 5), (0, 2), (1, 3)])
@@ -19,7 +19,7 @@ def union(spans: Iterable[Span], closer_than: float = 0.0) -> Spans:
     """
     united: Spans = []
     for start, end in sorted(spans):
-        if united and start <= united[-1][1] + closer_than:
+        if united and start <= united[-1][1]:
             if end > united[-1][1]:
                 united[-1] = (united[-1][0], end)
         elif end > start:

@@ -23,7 +23,6 @@ _PIECE = 1 << 18  # bytes that are read at once
 _PACKED_PIECE = 1 << 12  # of a compressed file: a damaged piece is lost as a whole
 _MOST_TEXT = 768 << 20  # bytes: beyond, the events would not fit into a small machine's memory
 _MOST_VALUE = 1 << 26  # letters of a single value
-_TAIL = 1 << 14  # letters in which the last boundary is looked for first
 _SURE = 1 << 23  # bytes after which a compressed file's ratio is known well enough
 
 _PERFETTO = "in Perfetto's own format (protobuf)"
@@ -48,7 +47,8 @@ _LOOKS = {
 _LIKE_JSON = re.compile(rb'(\xef\xbb\xbf)?\s*[{\[]\s*(["{\[\]}\d]|$)')
 _SPACE = re.compile(r"[ \t\r\n]*")
 _BETWEEN = re.compile(r"[ \t\r\n,]*")
-_NEXT = re.compile(r"(?<=\})\s*,\s*(?=\{)")
+_NEXT = re.compile(r"\}\s*,\s*(?=\{)")  # from one event to the next
+_WHOLE = re.compile(r"(.*\})\s*,\s*(?=\{)", re.DOTALL)
 _NO_JSON = re.compile(r"(:\s*)[+-]?(?:inf|nan)(?:inity)?(?=\s*[,}])", re.IGNORECASE)  # as versions of Kineto wrote them
 _DECODE = json.JSONDecoder(strict=False).raw_decode
 
@@ -141,31 +141,23 @@ class RawTrace:
         self._at += 1
         damaged = 0
         while True:
-            boundary = self._boundary()
-            if boundary is None and self._more():
+            whole = _WHOLE.match(self._held, self._at)
+            if whole is None and self._more():
                 continue
-            stop, go_on = boundary or (len(self._held), len(self._held))
-            found, behind, bad = _values(self._held[self._at : stop])
+            stop, go_on = (whole.end(1), whole.end()) if whole else (len(self._held), len(self._held))
+            found, rest, closed, bad = _values(self._held[self._at : stop])
             yield found
-            damaged += bad if boundary else 0  # else it is the one in which the file ends
-            if behind is not None:
-                self._held, self._at = behind + self._held[stop:], 0
+            self._held, self._at = rest + self._held[stop if rest or closed else go_on :], 0
+            damaged += bad if whole else 0  # else it is the one in which the file ends
+            if closed:
                 break
-            self._at = go_on
-            if boundary is None:
+            if not whole or (rest and not self._more()):
                 self._ends_early()
                 self.cut = True
                 break
         if damaged:
             many = f"{damaged:,} events were left out: they are" if damaged > 1 else "One event was left out: it is"
             self.flaws.append(f"{many} damaged.")
-
-    def _boundary(self) -> tuple[int, int] | None:
-        """From where to where the last comma between two events stands in what is held."""
-        for start in (max(self._at, len(self._held) - _TAIL), self._at):
-            if found := [each.span() for each in _NEXT.finditer(self._held, start)]:
-                return found[-1]
-        return None
 
     def _ends_early(self) -> None:
         if not self.flaws:
@@ -186,15 +178,19 @@ class RawTrace:
     def _value(self) -> Any:
         """The value at which `_peek` has looked, however long."""
         while True:
+            start = self._at
             try:
-                value, end = _DECODE(self._held, self._at)
+                value, end = _DECODE(self._held, start)
             except json.JSONDecodeError:
                 if not self._more():
                     raise
-            else:
-                if end < len(self._held) or not self._more():  # a number may go on
-                    self._at = min(end, len(self._held))
-                    return value
+                continue
+            if end + 2 < len(self._held):
+                self._at = end
+                return value
+            if not self._more():  # a number may go on
+                self._at = end - start
+                return value
 
     def _more(self) -> bool:
         """Read on, as much again as is held; False at the end."""
@@ -248,24 +244,28 @@ class RawTrace:
             )
 
 
-def _values(text: str) -> tuple[list[Any], str | None, int]:
-    """The values of a list or of its beginning; what stands behind the list, if it ends; how many are damaged."""
+def _values(text: str) -> tuple[list[Any], str, bool, int]:
+    """The values of a list or of its beginning; what is behind them; whether the list ends; how many are damaged."""
     for mended in (False, True):
         text = _NO_JSON.sub(r"\1null", text) if mended else text
         try:
             values, end = _DECODE(f"[{text}]")
+            return values, text[end - 1 :], end < len(text) + 2, 0
         except json.JSONDecodeError:
             continue
-        return values, text[end - 1 :] if end < len(text) + 2 else None, 0
     values, damaged, at = [], 0, 0
     while (at := _BETWEEN.match(text, at).end()) < len(text):  # type: ignore[union-attr]
         if text[at] == "]":
-            return values, text[at + 1 :], damaged
+            return values, text[at + 1 :], True, damaged
         try:
             value, at = _DECODE(text, at)
             values.append(value)
-        except json.JSONDecodeError:
+        except json.JSONDecodeError as error:
+            if error.pos == len(text) or error.msg.startswith(
+                "Unterminated"
+            ):  # a comma in an event was taken for its end
+                return values, text[at:], False, damaged
             damaged += 1
             following = _NEXT.search(text, at + 1)
             at = following.end() if following else len(text)
-    return values, None, damaged
+    return values, "", False, damaged

@@ -18,25 +18,23 @@ _LATE_US = 0.5  # old traces round their times to that
 _NOTES_A_STACK = re.compile(r"traceback\.py\(\d+\): format_stack$")
 
 
+def begins_in(spans: Spans, event: Event) -> bool:
+    """Whether an event begins in one of some sorted, disjoint spans."""
+    place = bisect_right(spans, (event.start, inf)) - 1
+    return place >= 0 and event.start < spans[place][1]
+
+
 @dataclass
 class AnomalyMode:
-    """What anomaly mode did, if it was on.
+    """What anomaly mode did, if it was on."""
 
-    Attributes:
-        checks: how many there were for NaN.
-        spans: when a thread did nothing but what anomaly mode asks for: its checks, and noting stacks.
-        stacks: whether the trace shows the stacks being noted; only one with Python's functions does.
-    """
-
-    checks: int = 0
-    spans: dict[object, Spans] = field(default_factory=dict)
-    stacks: bool = False
+    checks: int = 0  # for NaN
+    spans: dict[object, Spans] = field(default_factory=dict)  # of each thread: its checks, and noting stacks
+    stacks: bool = False  # whether stacks are seen to be noted, as a trace with Python's functions shows
 
     def covers(self, event: Event) -> bool:
         """Whether an event is a part of it."""
-        spans = self.spans.get(event.tid, [])
-        place = bisect_right(spans, (event.start, inf)) - 1
-        return place >= 0 and event.start < spans[place][1]
+        return begins_in(self.spans.get(event.tid, []), event)
 
 
 def anomaly_mode(trace: Trace) -> AnomalyMode:

@@ -8,28 +8,23 @@ from dataclasses import dataclass
 from course_utils.show.formats import format_seconds
 from own_program.traces.anomaly import AnomalyMode, anomaly_mode
 from own_program.traces.cpu import CpuShares, cpu_shares
-from own_program.traces.events import Trace
+from own_program.traces.events import MARK, Trace
+from own_program.traces.loading import Loading, loading_of
+from own_program.traces.origin import Origin, origin_of
 from own_program.traces.shares import DeviceShares, StepShares, device_shares, devices_of
-from own_program.traces.steps import Kind
+from own_program.traces.steps import Kind, marked_steps
 
 Amount = Callable[[StepShares], float]
 
 
 @dataclass
 class Column:
-    """The steps of one kind on one device.
+    """The steps of one kind on one device."""
 
-    Attributes:
-        name: what they are, in words: ``steps 10 and 12``.
-        kind: the steps themselves.
-        shares: where their time went, step by step.
-        device: which GPU; None for the CPU.
-    """
-
-    name: str
+    name: str  # in words: steps 10 and 12
     kind: Kind
-    shares: list[StepShares]
-    device: int | None
+    shares: list[StepShares]  # where their time went, step by step
+    device: int | None  # which GPU; None for the CPU
 
     @property
     def lasts(self) -> float:
@@ -45,15 +40,10 @@ class Column:
         """Microseconds a step."""
         return sum(map(amount, self.shares)) / len(self.shares)
 
-    def range(self, amount: Amount) -> tuple[float, float]:
-        """The least and the most of its steps, in microseconds."""
-        amounts = [amount(each) for each in self.shares]
-        return min(amounts), max(amounts)
-
     def times(self, amount: Amount) -> str:
         """The mean of its steps in words, and from where to where they went: ``3 ms (2 ms to 4 ms)``."""
-        low, high = (format_seconds(each / 1e6) for each in self.range(amount))
-        mean = format_seconds(self.mean(amount) / 1e6)
+        amounts = [amount(each) for each in self.shares]
+        low, high, mean = (format_seconds(each / 1e6) for each in (min(amounts), max(amounts), self.mean(amount)))
         return mean if low == high else f"{mean} ({low} to {high})"
 
     def share(self, amount: Amount) -> float:
@@ -70,27 +60,34 @@ class Reading:
     cpu: CpuShares | None
     columns: list[Column]
     anomaly: AnomalyMode
+    origin: Origin
+    loading: Loading
 
     @property
     def parts(self) -> list[DeviceShares] | list[CpuShares]:
         """What each column belongs to: the devices, or the CPU."""
         return self.devices or [self.cpu]  # type: ignore[list-item]
 
+    @property
+    def marks(self) -> int:
+        """How many steps the profiler marked, also those that are left out."""
+        return len(marked_steps(self.trace.events[MARK]))
+
 
 def reading(trace: Trace) -> Reading:
     """Read a trace's devices, or its CPU."""
-    anomaly = anomaly_mode(trace)
-    devices = [device_shares(trace, device, anomaly) for device in devices_of(trace)]
+    anomaly, origin = anomaly_mode(trace), origin_of(trace)
+    devices = [device_shares(trace, device, anomaly, origin) for device in devices_of(trace)]
+    found = Reading(trace, devices, None, [], anomaly, origin, loading_of(trace))
     if not devices:
-        cpu = cpu_shares(trace, anomaly)
-        columns = [Column(kind.name, kind, cpu.shares(kind.steps), None) for kind in cpu.steps.kinds]
-        return Reading(trace, [], cpu, columns, anomaly)
-    columns = []
-    for found in devices:
-        before = f"GPU {found.device}, " if len(devices) > 1 else ""
-        for kind in found.steps.kinds:
-            columns.append(Column(before + kind.name, kind, found.shares(kind.steps), found.device))
-    return Reading(trace, devices, None, columns, anomaly)
+        found.cpu = cpu_shares(trace, anomaly, origin)
+    for part in found.parts:
+        device = part.device if isinstance(part, DeviceShares) else None
+        before = f"GPU {device}, " if len(devices) > 1 else ""
+        found.columns += [
+            Column(before + kind.name, kind, part.shares(kind.steps), device) for kind in part.steps.kinds
+        ]
+    return found
 
 
 def total(columns: Sequence[Column], amount: Amount) -> float:

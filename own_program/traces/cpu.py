@@ -5,56 +5,47 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from own_program.traces.anomaly import AnomalyMode
-from own_program.traces.events import CALL, HOW, MARK, OP, PYTHON, Event, Trace, TraceError
+from own_program.traces.anomaly import AnomalyMode, begins_in
+from own_program.traces.events import HOW, MARK, OP, PYTHON, Event, Trace, TraceError
 from own_program.traces.intervals import Span, Spans, clip, common, length, union, without
 from own_program.traces.names import is_own_code
-from own_program.traces.shares import ANOMALY, DOUBLE, StepShares
+from own_program.traces.origin import Origin
+from own_program.traces.shares import ANOMALY, COMPILES, DOUBLE, HIDDEN, StepShares
 from own_program.traces.steps import Steps, cpu_steps, marked_steps
 
 OPERATORS, COMMUNICATION, LOADING = "operators", "communication", "loading data"
-OPTIMIZING, ELSEWHERE, PYTHON_CODE = "the optimizer", "operators of other threads", "Python, or nothing recorded"
-CPU_PLACES = (OPERATORS, COMMUNICATION, LOADING, OPTIMIZING, ELSEWHERE, PYTHON_CODE)
-SMALL, POINTWISE = "small operators", "runs of elementwise operators"
+OPTIMIZING, COMPILING, ELSEWHERE = "the optimizer", "compiling", "operators of other threads"
+PYTHON_CODE = "Python, or nothing recorded"
+CPU_PLACES = (OPERATORS, COMMUNICATION, LOADING, OPTIMIZING, COMPILING, ELSEWHERE, PYTHON_CODE)
+# What of a step is told beside: it lies in the places above.
+SMALL = "small operators"
+OF_MODEL, OF_OWN = "small operators of the model, and Python between", "operators outside the model, and Python around"
+CPU_BESIDE = (SMALL, OF_MODEL, OF_OWN, DOUBLE, HIDDEN, ANOMALY)
 _SMALL_US = 20.0
-_LEAST_RUN, _LEAST_RUN_US = 3, 15.0  # for each of them: shorter ones cost by their number, as small operators do
-_ELEMENTWISE = re.compile(
-    r"aten::(add|r?sub|mul|div|true_divide|pow|square|r?sqrt|reciprocal|exp(2|m1)?|log(2|10|1p)?|abs|neg|sign|floor|ceil"
-    r"|round|trunc|remainder|fmod|a?(sin|cos|tan)h?|atan2|erfc?|sigmoid|logit|relu6?|leaky_relu|p?relu|c?elu|gelu|selu"
-    r"|silu|mish|soft(plus|sign)|log_sigmoid|hard(tanh|swish|sigmoid|shrink)|threshold|clamp(_min|_max)?|clip|minimum"
-    r"|maximum|where|masked_fill|lerp|addcmul|addcdiv|(native_)?dropout|eq|ne|lt|le|gt|ge|(logical|bitwise)_\w+"
-    r"|(tanh|sigmoid|leaky_relu|elu|gelu|silu|mish|softplus|hard\w+|threshold|native_dropout)_backward)_?$"
-)
-_NODE = re.compile(r"autograd::engine::evaluate_function: (?!torch::autograd::AccumulateGrad)")
-_NO_WORK = re.compile(  # views, and what stands around the operators of the backward pass
-    r"aten::(view|_unsafe_view|reshape|_reshape_alias|t|transpose|permute|expand|expand_as|unsqueeze|squeeze|slice|select"
-    r"|narrow|chunk|split|split_with_sizes|unbind|as_strided|detach|alias|flatten|unflatten|empty\w*)$"
-    r"|\w+Backward\w*$"
-)
 _SPECIAL = (
+    (COMPILING, COMPILES),
     (LOADING, re.compile(r"enumerate\(DataLoader")),
     (OPTIMIZING, re.compile(r"Optimizer\.(step|zero_grad)")),
     (COMMUNICATION, re.compile(r"(nccl|gloo|mpi|ucc|xccl|hccl):|c10d::|_c10d_functional")),
 )
-_OF_A_GPU = re.compile(r"(nccl|xccl|hccl):|cudnn|cuda|miopen|\bhip", re.IGNORECASE)
 _BACKWARD = re.compile(r"\w+Backward\w*$")
 
 
 @dataclass
 class CpuShares:
-    """The CPU's steps, and where their time went."""
+    """The CPU's steps, and where their time went; what is counted is of all steps together."""
 
     steps: Steps
     of: dict[int, StepShares]
     functions: Counter[str]  # Python's, in microseconds in which nothing else was recorded
     collectives: Counter[str] = field(default_factory=Counter)
-    small: int = 0  # operators that take next to nothing each
+    small: int = 0  # operators of the model that take next to nothing each
+    own_small: int = 0  # and those outside the model
     updates: int = 0  # operators inside the optimizer
     fused: bool = False  # whether one call updates all parameters already
-    loader: str = ""
     unseen: bool = False  # whether an optimizer is in the file, and no backward pass
     for_gpu: bool = False  # whether there was a device, which the recording left out
 
@@ -67,13 +58,12 @@ class CpuShares:
 class _Piece:
     """A stretch in which one event was the innermost of its thread."""
 
-    start: float
-    end: float
+    span: Span
     place: str
     event: Event
 
 
-def cpu_shares(trace: Trace, anomaly: AnomalyMode) -> CpuShares:
+def cpu_shares(trace: Trace, anomaly: AnomalyMode, origin: Origin) -> CpuShares:
     """Work out where the time of each step on the CPU went: each moment belongs to the innermost event of its thread.
 
     Where the step's own thread records nothing, what another thread does counts: the program waits for it.
@@ -90,110 +80,66 @@ def cpu_shares(trace: Trace, anomaly: AnomalyMode) -> CpuShares:
     threads: dict[object, list[Event]] = defaultdict(list)
     for event in events:
         threads[event.tid].append(event)
-    main = _main_thread(trace, threads)
+    main = next((event.tid for event in trace.events[MARK] if marked_steps([event])), None)
+    if main is None:
+        main = max(threads, key=lambda tid: length(union(event.span for event in threads[tid])))
     pieces = {tid: _pieces(own) for tid, own in threads.items()}
-    own = pieces[main]
+    own, everything = pieces[main], [piece for each in pieces.values() for piece in each]
     others = [piece for tid, each in pieces.items() if tid != main for piece in each]
-    lanes = {place: union((p.start, p.end) for p in own if p.place == place) for place in CPU_PLACES[:4]}
-    elsewhere = {  # what computes comes first: communication beside it costs nothing
-        ELSEWHERE: union((p.start, p.end) for p in others if p.place in (OPERATORS, OPTIMIZING)),
-        COMMUNICATION: union((p.start, p.end) for p in others if p.place == COMMUNICATION),
+    lanes = [(place, union(p.span for p in own if p.place == place)) for place in CPU_PLACES[:5]]
+    # What computes comes first: communication beside it costs nothing.
+    lanes.append((ELSEWHERE, union(p.span for p in others if p.place in (OPERATORS, OPTIMIZING))))
+    lanes.append((COMMUNICATION, union(p.span for p in others if p.place == COMMUNICATION)))
+    alone: dict[int, float] = defaultdict(float)
+    for piece in everything:
+        alone[id(piece.event)] += piece.span[1] - piece.span[0]
+    small = {id(p.event) for p in own if p.place == OPERATORS and alone[id(p.event)] < _SMALL_US}
+    of_model, of_own = origin.model.get(main, []), origin.own.get(main, [])
+    sends = union(p.span for p in everything if p.place == COMMUNICATION)
+    classes = {
+        SMALL: union(p.span for p in own if id(p.event) in small),
+        DOUBLE: union(p.span for p in everything if p.event.double),
+        OF_OWN: of_own,
+        ANOMALY: union(span for spans in anomaly.spans.values() for span in spans),
     }
-    alone: Counter[int] = Counter()
-    for piece in (*own, *others):
-        alone[id(piece.event)] += piece.end - piece.start  # type: ignore[assignment]
-
-    def is_small(piece: _Piece) -> bool:
-        return piece.place == OPERATORS and alone[id(piece.event)] < _SMALL_US and not anomaly.covers(piece.event)
-
-    small = union((p.start, p.end) for p in own if is_small(p))
-    double = union((p.start, p.end) for p in (*own, *others) if p.event.double)
-    runs = _runs_of_elementwise(threads[main])
-    small = without(small, runs)
-    added = union(span for spans in anomaly.spans.values() for span in spans)
-    of = {}
+    found = CpuShares(steps, {}, Counter())
     silent: Spans = []
     for step in steps.all:
-        places = {place: length(clip(spans, step.span)) for place, spans in lanes.items()}
+        places = dict.fromkeys(CPU_PLACES, 0.0)
         left: Spans = [step.span]
-        for spans in lanes.values():
-            left = without(left, clip(spans, step.span))
-        for place, spans in elsewhere.items():
-            places[place] = places.get(place, 0.0) + length(common(left, clip(spans, step.span)))
-            left = without(left, clip(spans, step.span))
+        for place, spans in lanes:
+            taken = common(left, clip(spans, step.span))
+            places[place] += length(taken)
+            left = without(left, taken)
         places[PYTHON_CODE] = length(left)
         silent += left
-        beside = {SMALL: small, DOUBLE: double, POINTWISE: runs, ANOMALY: added}
-        beside = {what: length(clip(spans, step.span)) for what, spans in beside.items()}
-        of[id(step)] = StepShares(step.lasts, places, beside)
-    found = CpuShares(steps, of, Counter())
-    _count(found, [*own, *others], is_small)
+        beside = {what: length(clip(spans, step.span)) for what, spans in classes.items()}
+        beside[OF_MODEL] = length(common(union([*clip(classes[SMALL], step.span), *left]), of_model))
+        beside[HIDDEN] = max(0.0, round(length(clip(sends, step.span)) - places[COMMUNICATION], 3))
+        found.of[id(step)] = StepShares(step.lasts, places, beside)
     found.functions = own_functions(trace, main, silent)
+    _count(found, everything, small, origin)
     names = {event.name for event in events}
-    found.loader = next((name for name in names if _SPECIAL[0][1].match(name)), "")
     found.fused = any("_fused_" in name for name in names)
     updates = any(name.startswith("Optimizer.step") for name in names)
     found.unseen = updates and not any(_BACKWARD.search(name) for name in names)
-    device = trace.header.get("deviceProperties", trace.header.get("computeProperties"))
-    of_a_gpu = bool(device) or bool(trace.events[CALL]) or any(_OF_A_GPU.search(name) for name in names)
-    found.for_gpu = of_a_gpu and not trace.cut  # whose missing part may hold it
+    found.for_gpu = trace.has_gpu_side and not trace.cut  # whose missing part may hold it
     return found
 
 
-def own_functions(trace: Trace, tid: object, spans: Spans) -> Counter[str]:
+def own_functions(trace: Trace, tid: object, spans: Spans, begun_inside: bool = False) -> Counter[str]:
     """Which of the program's own functions a thread was in: microseconds of some spans, by the innermost of them."""
     found: Counter[str] = Counter()
-    # Python's functions begin and end across annotations, so they are told apart by themselves.
-    for piece in _pieces([event for event in trace.events[PYTHON] if event.tid == tid and is_own_code(event.name)]):
-        found[piece.event.name] += length(clip(spans, (piece.start, piece.end)))  # type: ignore[assignment]
+    own = [event for event in trace.events[PYTHON] if event.tid == tid and is_own_code(event.name)]
+    if begun_inside:
+        own = [event for event in own if begins_in(spans, event)]
+    for piece in _pieces(own):  # by themselves: they begin and end across annotations
+        found[piece.event.name] += length(clip(spans, piece.span))  # type: ignore[assignment]
     return found
-
-
-def _runs_of_elementwise(events: Sequence[Event]) -> Spans:
-    """Operators of a thread that a compiler could put into one: three and more of them, one after the other.
-
-    The backward pass of an operator counts as one, though it may call several: that of a loss would be a run by itself.
-    """
-    found: list[Span] = []
-    run: list[Span] = []
-    owners: set[int] = set()
-    node, until = None, 0.0
-
-    def close() -> None:
-        if len(owners) >= _LEAST_RUN and length(run) >= _LEAST_RUN_US * len(run):
-            found.extend(run)
-        run.clear()
-        owners.clear()
-
-    for event in sorted(events, key=lambda event: (event.start, -event.end)):
-        if event.start < until or _NO_WORK.match(event.name):
-            continue
-        if event.kind == MARK and _place(event, "") == PYTHON_CODE:  # one of the user's; a step's ends a run
-            if marked_steps([event]):
-                close()
-            continue
-        if _NODE.match(event.name):
-            node = event
-            continue
-        until = event.end
-        if _ELEMENTWISE.match(event.name):
-            run.append(event.span)
-            owners.add(id(node if node and event.start < node.end else event))
-        else:
-            close()
-    close()
-    return union(found)
-
-
-def _main_thread(trace: Trace, threads: dict[object, list[Event]]) -> object:
-    for event in trace.events[MARK]:
-        if marked_steps([event]):
-            return event.tid
-    return max(threads, key=lambda tid: length(union(event.span for event in threads[tid])))
 
 
 def _place(event: Event, outer: str) -> str:
-    if outer in (LOADING, OPTIMIZING, COMMUNICATION):
+    if outer in (LOADING, OPTIMIZING, COMMUNICATION, COMPILING):
         return outer
     for place, pattern in _SPECIAL:
         if pattern.match(event.name):
@@ -213,7 +159,7 @@ def _pieces(events: Sequence[Event]) -> list[_Piece]:
             end, place, event = open_[-1]
             stop = min(end, until)
             if stop > at:
-                found.append(_Piece(at, stop, place, event))
+                found.append(_Piece((at, stop), place, event))
                 at = stop
             if end > until:
                 break
@@ -229,13 +175,15 @@ def _pieces(events: Sequence[Event]) -> list[_Piece]:
     return found
 
 
-def _count(found: CpuShares, pieces: Sequence[_Piece], is_small: Callable[[_Piece], bool]) -> None:
+def _count(found: CpuShares, pieces: Sequence[_Piece], small: set[int], origin: Origin) -> None:
     steps = found.steps.all
     starts = [step.span[0] for step in steps]
     seen: set[int] = set()
     for piece in pieces:
-        event, place = piece.event, bisect_left(starts, piece.end) - 1
-        while place >= 0 and (lasts := _overlap((piece.start, piece.end), steps[place].span)):
+        event, place = piece.event, bisect_left(starts, piece.span[1]) - 1
+        while (
+            place >= 0 and (lasts := min(piece.span[1], steps[place].span[1]) - max(piece.span[0], starts[place])) > 0
+        ):
             first = id(event) not in seen
             seen.add(id(event))
             if piece.place == COMMUNICATION:
@@ -246,9 +194,8 @@ def _count(found: CpuShares, pieces: Sequence[_Piece], is_small: Callable[[_Piec
                 ran[0] += first
                 ran[1] += lasts
                 found.updates += first and piece.place == OPTIMIZING
-                found.small += first and is_small(piece)
+                if first and id(event) in small:
+                    own = origin.is_own(event)
+                    found.small += not own
+                    found.own_small += own
             place -= 1
-
-
-def _overlap(some: Span, other: Span) -> float:
-    return max(0.0, min(some[1], other[1]) - max(some[0], other[0]))

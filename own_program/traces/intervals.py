@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable
-from itertools import pairwise
 from math import inf
 
 Span = tuple[float, float]
 Spans = list[Span]  # sorted, and no two touch
 
 
-def union(spans: Iterable[Span], closer_than: float = 0.0) -> Spans:
-    """Everything that lies in at least one of them; neighbours closer than ``closer_than`` become one.
+def union(spans: Iterable[Span]) -> Spans:
+    """Everything that lies in at least one of them.
 
     Example:
         >>> union([(4, 5), (0, 2), (1, 3)])
@@ -20,7 +19,7 @@ def union(spans: Iterable[Span], closer_than: float = 0.0) -> Spans:
     """
     united: Spans = []
     for start, end in sorted(spans):
-        if united and start <= united[-1][1] + closer_than:
+        if united and start <= united[-1][1]:
             if end > united[-1][1]:
                 united[-1] = (united[-1][0], end)
         elif end > start:
@@ -55,14 +54,9 @@ def clip(spans: Spans, window: Span) -> Spans:
         >>> clip([(0, 2), (3, 5), (8, 9)], (1, 4))
         [(1, 2), (3, 4)]
     """
-    first = max(0, bisect_left(spans, (window[0],)) - 1)
-    return common(spans[first : bisect_left(spans, (window[1],))], [window])
-
-
-def between(spans: Spans) -> Spans:
-    """What lies in none of them, from the beginning of time to its end."""
-    edges = [-inf, *(edge for span in spans for edge in span), inf]
-    return [(start, end) for start, end in zip(edges[::2], edges[1::2], strict=True) if start < end]
+    start, end = window
+    near = spans[max(0, bisect_left(spans, (start,)) - 1) : bisect_left(spans, (end,))]
+    return [(max(a, start), min(b, end)) for a, b in near if b > start] if start < end else []
 
 
 def without(some: Spans, others: Spans) -> Spans:
@@ -72,7 +66,8 @@ def without(some: Spans, others: Spans) -> Spans:
         >>> without([(0, 10)], [(2, 3), (9, 12)])
         [(0, 2), (3, 9)]
     """
-    return common(some, between(others))
+    edges = [-inf, *(edge for span in others for edge in span), inf]
+    return common(some, [(start, end) for start, end in zip(edges[::2], edges[1::2], strict=True) if start < end])
 
 
 def length(spans: Iterable[Span]) -> float:
@@ -82,5 +77,4 @@ def length(spans: Iterable[Span]) -> float:
 
 def gaps(spans: Spans, window: Span) -> Spans:
     """What of a window lies in none of some sorted, disjoint spans."""
-    edges = [(window[0], window[0]), *clip(spans, window), (window[1], window[1])]
-    return [(end, start) for (_, end), (start, _) in pairwise(edges) if start > end]
+    return without([window], clip(spans, window))

@@ -9,14 +9,16 @@ import sys
 from own_program.traces.events import KERNEL, Event
 
 _SENDS = re.compile(
-    r"nccl|rccl|oneccl|nvshmem|cross_device_reduce|(one|two)_shot_|multimem_|all_?reduce|all_?gather|reduce_?scatter|all_?to_?all",
+    r"nccl|rccl|oneccl|hcom_|nvshmem|cross_device_reduce|(one|two)_shot_|multimem_"
+    r"|all_?reduce|all_?gather|reduce_?scatter|all_?to_?all",
     re.IGNORECASE,
 )
 
 # The profiler leaves out what stands in sys.path: a library's file begins with the library's name.
 _LIBRARIES = re.compile(
     r"(^|[\\/])(torch|site-packages|dist-packages|lib[\\/]python[\d.]+)[\\/]"
-    r"|^(torch(vision|audio|text|data|metrics|ao|tune)|triton|numpy|pandas|scipy|sklearn|PIL|cv2|h5py|pyarrow|fsspec|matplotlib|tqdm|wandb|tensorboard"
+    r"|^(torch(vision|audio|text|data|metrics|ao|tune)|triton|numpy|pandas|scipy|sklearn|PIL|cv2|h5py|pyarrow|fsspec"
+    r"|matplotlib|tqdm|wandb|tensorboard"
     r"|transformers|accelerate|timm|(pytorch_)?lightning|IPython|ipykernel|tornado|traitlets)[\\/]"
 )
 _STANDARD = sys.stdlib_module_names - {"code", "profile", "trace"}  # as people call their own scripts, too

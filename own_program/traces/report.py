@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,21 +9,21 @@ from course_utils.show.advice import Advice
 from course_utils.show.cards import Bar, Card, Row, Shown, Toned, amount_axis
 from course_utils.show.formats import format_percent, format_seconds, listed, short_name
 from course_utils.show.tables import Column as TableColumn
-from course_utils.show.tables import Grid, Sheet, named_values
+from course_utils.show.tables import Grid, Sheet
 from own_program.traces import cpu as on_cpu
 from own_program.traces import shares as on_gpu
 from own_program.traces.columns import Amount, Column, Reading, reading, total
 from own_program.traces.events import HOW, PYTHON, TraceError, read_events
 from own_program.traces.pair import TracePair
-from own_program.traces.plan import plan_of
+from own_program.traces.plan import COMPILE_ONCE, plan_of
 
 __all__ = ["TraceError", "TraceReport", "read_trace"]
 
 _SHOWN = 0.003  # of a step: a place with less has no line of its own
-_MOST_ROWS, _MOST_COLUMNS, _MOST_NAMES = 10, 4, 15
+_MOST_ROWS, _MOST_COLUMNS, _MOST_NAMES, _MOST_STEPS = 10, 4, 15, 12
 _NOTED, _LEAST_NOTED = 3, 0.05  # names in a note, and of the time that they take together
-_LEAST_UNEXPLAINED = 0.10  # of a step that Python took by itself, to be worth words
-_SUSPECT = 0.10  # of a step that the GPU idled though its next kernel had been launched
+_SUSPECT = 0.10  # of a step from which no change of the program follows: more is worth words
+_LATER = "Record later steps, with schedule(wait=5, warmup=3, active=8, repeat=1)."
 
 
 def read_trace(source: str | Path | bytes, other: str | Path | bytes | None = None) -> TraceReport | TracePair:
@@ -73,20 +72,16 @@ class TraceReport(Shown):
 
     def card(self) -> Card:
         """Where a step's time goes, and the plan."""
-        found = self.reading
-        places = _places(found)
-        single = len(found.columns) == 1
-        rows = _rows(found.columns[0], places) if single else ()
-        named = [row.bar for row in rows if row.bar]
-        axis = amount_axis([bar.high or 0.0 for bar in named], format_seconds) if rows else None
+        found, single = self.reading, len(self.reading.columns) == 1
+        rows = _rows(found.columns[0], _places(found)) if single else ()
         return Card(
             sentence=_sentence(found, self.plan),
             rows=rows,
-            axis=axis,
-            heads=(("a step" if found.parts[0].steps.marked else "in all"), "share") if single else ("", ""),
-            table=None if single else _table(found, places),
+            axis=amount_axis([row.bar.high or 0.0 for row in rows if row.bar], format_seconds) if rows else None,
+            heads=(_each(found), "share") if single else ("", ""),
+            table=None if single else _table(found),
             plan=self.plan,
-            warning=_warning(found),
+            warning=_warning(found, self.plan),
             notes=tuple(_notes(found, self.plan)),
             provenance=_provenance(found),
             numbers=_numbers(found),
@@ -97,34 +92,40 @@ def _places(found: Reading) -> tuple[str, ...]:
     return on_cpu.CPU_PLACES if found.cpu else on_gpu.PLACES
 
 
+def _each(found: Reading) -> str:
+    return "a step" if found.parts[0].steps.marked else "in all"
+
+
 def _amount(what: str) -> Amount:
     return lambda shares: shares.get(what)
 
 
+def _share(found: Reading, what: str) -> float:
+    return total(found.columns, _amount(what))
+
+
 def _rows(column: Column, places: Sequence[str]) -> tuple[Row, ...]:
     rows = []
-    for place in places:
+    hidden = column.mean(_amount(on_gpu.HIDDEN)) / 1e6
+    for place in sorted(places, key=lambda place: -column.share(_amount(place)))[:_MOST_ROWS]:
         amount = _amount(place)
-        if column.share(amount) < _SHOWN:
-            continue
-        bar = Bar(0.0, column.mean(amount) / 1e6)
-        words = column.times(amount)
-        hidden = column.mean(_amount(on_gpu.HIDDEN))
-        if place == on_gpu.SENDS and hidden:
-            words += f"; {format_seconds(hidden / 1e6)} more is hidden"
-        rows.append(Row(place, words, format_percent(column.share(amount)), bar=bar))
-    rows.sort(key=lambda row: -(row.bar.high or 0.0) if row.bar else 0.0)
-    return tuple(rows[:_MOST_ROWS])
+        if column.share(amount) >= _SHOWN:
+            words = column.times(amount)
+            words += f"; {format_seconds(hidden)} more is hidden" if place == on_gpu.SENDS and hidden else ""
+            rows.append(
+                Row(place, words, format_percent(column.share(amount)), bar=Bar(0.0, column.mean(amount) / 1e6))
+            )
+    return tuple(rows)
 
 
-def _table(found: Reading, places: Sequence[str]) -> Grid:
+def _table(found: Reading) -> Grid:
     """A column for each kind of steps on each device."""
     columns = sorted(found.columns, key=lambda column: -column.lasts)[:_MOST_COLUMNS]
     columns.sort(key=found.columns.index)
-    shown = [place for place in places if any(column.share(_amount(place)) >= _SHOWN for column in columns)]
-    shown.sort(key=lambda place: -total(columns, _amount(place)))
-    names = [*shown, *([on_gpu.HIDDEN] if any(c.mean(_amount(on_gpu.HIDDEN)) for c in columns) else [])]
-    cells: list[TableColumn] = [TableColumn("", (*names, "a step in all"), numeric=False)]
+    names = [place for place in _places(found) if any(c.share(_amount(place)) >= _SHOWN for c in columns)]
+    names.sort(key=lambda place: -total(columns, _amount(place)))
+    names += [on_gpu.HIDDEN] if any(column.mean(_amount(on_gpu.HIDDEN)) for column in columns) else []
+    cells = [TableColumn("", (*names, "a step in all"), numeric=False)]
     for column in columns:
         values = [
             f"{format_percent(column.share(_amount(name)))}, {format_seconds(column.mean(_amount(name)) / 1e6)}"
@@ -135,7 +136,10 @@ def _table(found: Reading, places: Sequence[str]) -> Grid:
 
 
 def _sentence(found: Reading, plan: Sequence[Advice]) -> list[str | Toned]:
-    said = _cpu_sentence(found) if found.cpu else _gpu_sentence(found)
+    said, largest, why = _largest_part(found), _largest(found), _why(found, plan)
+    if largest in why:
+        said += f". {why[largest]}"
+        return [f"{said} Of what is known, change first: ", Toned(plan[0].change), "."] if plan else [said]
     if plan:
         unknown = _unexplained(found, plan[0])
         first = ". To change first: " if unknown is None else f"{unknown}. Of what is known, change first: "
@@ -145,57 +149,83 @@ def _sentence(found: Reading, plan: Sequence[Advice]) -> list[str | Toned]:
     if found.trace.cut:
         return [f"{said}, as far as the file goes. What is missing may look like idle time, so there is no plan."]
     places = [place for place in _places(found) if place not in (on_gpu.COMPUTE, on_cpu.OPERATORS)]
-    rest = max(places, key=lambda place: total(found.columns, _amount(place)))
-    share = total(found.columns, _amount(rest))
-    if share < 0.1:
+    rest = max(places, key=lambda place: _share(found, place))
+    if _share(found, rest) < _SUSPECT:
         return [Toned("Nothing stands out"), f": {said[0].lower() if said.startswith('The') else said[0]}{said[1:]}."]
+    if largest == on_cpu.PYTHON_CODE and (unknown := _unexplained(found)):
+        return [f"{said}{unknown}."]
+    most = f". Most of the rest is {rest} ({format_percent(_share(found, rest))})" if rest != largest else ""
+    return [f"{said}{most}; no change follows from that."]
+
+
+def _largest(found: Reading) -> str:
+    return max(_places(found), key=lambda place: _share(found, place))
+
+
+def _largest_part(found: Reading) -> str:
+    """The largest part of the steps, and how much of them a GPU computes."""
+    largest, computes = [], []
+    for column in sorted(found.columns, key=lambda column: -column.lasts)[:3]:
+        lasts = format_seconds(column.mean(lambda shares: shares.lasts) / 1e6)
+        of = f"{'a step' if len(found.columns) == 1 and not column.whole else column.name} ({lasts})"
+        place = max(_places(found), key=lambda place: column.share(_amount(place)))
+        largest.append((place, f"of {of} is {place} ({format_percent(column.share(_amount(place)))})"))
+        computes.append((format_percent(column.share(_amount(on_gpu.COMPUTE))), of))
+    words = f"The largest part {listed(part for _, part in largest)}"
     if found.cpu:
-        name, held = _function(found)
-        if rest == on_cpu.PYTHON_CODE and share > 0.5:
-            if held > share / 2:
-                return [f"{said}, most of it in ", Toned(name), "."]
-            if unknown := _unexplained(found):
-                return [f"{said}{unknown}."]
-        return [f"{said}; no change follows from that."]
-    return [f"{said}. Most of the rest is ", Toned(rest), f" ({format_percent(share)}); no change follows from that."]
+        return words
+    who = "he GPU computes" if len(found.devices) == 1 else "he GPUs compute"
+    if all(place == on_gpu.COMPUTE for place, _ in largest):
+        return f"T{who} for {listed(f'{share} of {of}' for share, of in computes)}"
+    return f"{words}; t{who} for {listed(share for share, _ in computes)}"
+
+
+def _why(found: Reading, plan: Sequence[Advice]) -> dict[str, str]:
+    """Sentences on places from which no change of the program follows, where they take much."""
+    anew = on_cpu.COMPILING if found.cpu else on_gpu.COMPILING
+    later = f" {_LATER}" if found.parts[0].steps.marked else ""  # else how to record is said anyway
+    said = {
+        on_gpu.QUEUED: "The next kernel had been launched by then: the GPU waited for another stream or another GPU, "
+        "or kernels are missing from the file.",
+        on_gpu.UNKNOWN: "No launches were recorded, so why the GPU was idle is unknown. Record ProfilerActivity.CPU, "
+        "too.",
+        on_gpu.PROFILER: "That is the profiler's own work: without it, a step is shorter.",
+        on_gpu.START: f"Code is loaded when it first runs: later steps do without.{later}",
+        anew: f"That is torch.compile's own work: steps that compile nothing do without.{later}",
+    }
+    slow = [event for device in found.devices for event in device.first_uses]
+    if slow:
+        longest = max(slow, key=lambda event: event.end - event.start)
+        said[on_gpu.START] = (
+            f"{longest.name} took {format_seconds((longest.end - longest.start) / 1e6)}, far longer than others of "
+            f"its kind: a first use, as it seems, which loads code.{later}"
+        )
+    if found.trace.cut or any(advice.change == COMPILE_ONCE for advice in plan):
+        del said[anew]
+    parts = {place: _share(found, place) for place in said} | {on_gpu.QUEUED: _share(found, on_gpu.LONG_QUEUED)}
+    return {} if found.trace.cut else {place: said[place] for place in said if parts[place] >= _SUSPECT}
 
 
 def _unexplained(found: Reading, first: Advice | None = None) -> str | None:
     """What to add of Python's own time before the plan, if that is more than anything that the plan can save."""
-    python = total(found.columns, _amount(on_cpu.PYTHON_CODE)) if found.cpu else 0.0
-    if python < _LEAST_UNEXPLAINED or found.cpu.unseen or found.anomaly.checks or (first and python <= first.saves):
+    python = _share(found, on_cpu.PYTHON_CODE) if found.cpu else 0.0
+    if python < _SUSPECT or found.cpu.unseen or found.anomaly.checks or (first and python <= first.saves):
         return None
-    largest = max(on_cpu.CPU_PLACES, key=lambda place: total(found.columns, _amount(place)))
-    words = "" if largest == on_cpu.PYTHON_CODE else f", and {format_percent(python)} is {on_cpu.PYTHON_CODE}"
-    name, held = _function(found)
-    if name:
-        return f"{words}, {'most' if held > python / 2 else 'the largest part'} of it in {name}"
+    words = f", and {format_percent(python)} is {on_cpu.PYTHON_CODE}" if _largest(found) != on_cpu.PYTHON_CODE else ""
+    if most := _most_of_python(found, python):
+        return f"{words}, {most}"
     return words + ("" if found.trace.events[PYTHON] else ". Record with with_stack=True to see where")
 
 
-def _gpu_sentence(found: Reading) -> str:
-    columns = sorted(found.columns, key=lambda column: -column.lasts)[:3]
-    parts = []
-    for column in columns:
-        lasts = format_seconds(column.mean(lambda shares: shares.lasts) / 1e6)
-        share = format_percent(column.share(_amount(on_gpu.COMPUTE)))
-        of = "a step" if len(found.columns) == 1 and not column.whole else column.name
-        parts.append(f"{share} of {of} ({lasts})")
-    return f"{'The GPU computes' if len(found.devices) == 1 else 'The GPUs compute'} for {listed(parts)}"
+def _most_of_python(found: Reading, python: float) -> str:
+    """The function of the program that held most of Python's time; empty without stacks."""
+    for name, lasts in found.cpu.functions.most_common(1):
+        held = lasts / sum(column.lasts for column in found.columns)
+        return f"{'most' if held > python / 2 else 'the largest part'} of it in {short_name(name)}"
+    return ""
 
 
-def _cpu_sentence(found: Reading) -> str:
-    columns = sorted(found.columns, key=lambda column: -column.lasts)[:3]
-    parts = []
-    for column in columns:
-        place = max(on_cpu.CPU_PLACES, key=lambda place: column.share(_amount(place)))
-        of = "a step" if len(found.columns) == 1 and not column.whole else column.name
-        lasts = format_seconds(column.mean(lambda shares: shares.lasts) / 1e6)
-        parts.append(f"of {of} ({lasts}) is {place} ({format_percent(column.share(_amount(place)))})")
-    return f"The largest part {listed(parts)}"
-
-
-def _warning(found: Reading) -> str:
+def _warning(found: Reading, plan: Sequence[Advice]) -> str:
     parts = list(found.trace.flaws)
     cut = found.trace.cut  # how to record is no advice then: what was recorded may stand in what is missing
     if cut and found.cpu:
@@ -208,28 +238,22 @@ def _warning(found: Reading) -> str:
     if not found.parts[0].steps.marked:
         parts.append("No step is marked, so the program's start and its steps are told together.")
         parts += [] if cut else [f"{HOW}."]
-    queued = total(found.columns, lambda shares: shares.get(on_gpu.QUEUED) - shares.get(on_gpu.SHORT))
-    if queued >= _SUSPECT:
-        parts.append(
-            f"In {format_percent(queued)} of the time the GPU was idle though its next kernel had been launched: it "
-            "waited for another stream or another GPU, or kernels are missing from the file."
-        )
-    if total(found.columns, _amount(on_gpu.UNKNOWN)) >= _SUSPECT and not cut:
-        parts.append("No launches were recorded, so why the GPU was idle is unknown. Record ProfilerActivity.CPU, too.")
+    for place, why in _why(found, plan).items():
+        if place != _largest(found):
+            words = format_percent(_share(found, place))
+            parts.append(f"{words} is {place}. {why}")
     return " ".join(parts)
 
 
 def _most(found: Reading) -> list[str]:
     """What takes most of the largest part, where that has names."""
-    largest = max(_places(found), key=lambda place: total(found.columns, _amount(place)))
-    if largest not in (on_gpu.COMPUTE, on_cpu.OPERATORS, on_cpu.ELSEWHERE):
+    if _largest(found) not in (on_gpu.COMPUTE, on_cpu.OPERATORS, on_cpu.ELSEWHERE):
         return []
     shares = [each for column in found.columns for each in column.shares]
     names = on_gpu.by_name(shares, on_cpu.OPERATORS if found.cpu else on_gpu.COMPUTE)
     together = sum(lasts for _, lasts in names.values())
-    each = "a step" if found.parts[0].steps.marked else "in all"
     most = [
-        f"{name} {format_percent(lasts / together)} ({_often(count)} {each})"
+        f"{name} {format_percent(lasts / together)} ({_often(count)} {_each(found)})"
         for name, (count, lasts) in list(names.items())[:_NOTED]
         if lasts >= _LEAST_NOTED * together
     ]
@@ -243,7 +267,7 @@ def _often(count: float) -> str:
 
 
 def _notes(found: Reading, plan: Sequence[Advice]) -> list[str]:
-    notes = _most(found)
+    notes, stacks = _most(found), bool(found.trace.events[PYTHON])
     if len(plan) > 1:
         notes.append("The savings overlap, so they do not add up: mend one, record again, read again.")
     for part in found.parts:
@@ -254,108 +278,58 @@ def _notes(found: Reading, plan: Sequence[Advice]) -> list[str]:
             "Only one step was read: whether others are like it, the file does not say. If more were recorded, a later "
             "cycle of the schedule wrote over them: repeat=1 forbids it."
         )
-    if found.cpu:
-        python = total(found.columns, _amount(on_cpu.PYTHON_CODE))
-        if python >= _LEAST_UNEXPLAINED:
-            unseen = ", or a wait for a thread that is not in the file: no backward pass is" if found.cpu.unseen else ""
-            said = f"In {format_percent(python)} of the time nothing was recorded: Python's own work{unseen}. "
-            name, share = _function(found)
-            much = "Most" if share > python / 2 else "The largest part"
-            beside = "without other functions of yours that it calls"
-            more = f"{much} of it in {name} ({format_percent(share)}, {beside})." if name else ""
-            if not found.trace.cut:  # else more may have been recorded
-                notes.append(said + (more or "Record with with_stack=True to see which function of yours holds it."))
-            if not found.trace.cut and not found.trace.events[PYTHON]:
-                notes.append("Stacks make Python slower: take times from a recording without them, such as this one.")
-    if found.trace.events[PYTHON]:
+    python = _share(found, on_cpu.PYTHON_CODE) if found.cpu else 0.0
+    if python >= _SUSPECT and not found.trace.cut:  # else more may have been recorded
+        unseen = ", or a wait for a thread that is not in the file: no backward pass is" if found.cpu.unseen else ""
+        more = _most_of_python(found, python) or "Record with with_stack=True to see which function of yours holds it"
+        notes.append(
+            f"In {format_percent(python)} of the time nothing was recorded: Python's own work{unseen}. "
+            f"{more[0].upper()}{more[1:]}."
+        )
+    if stacks:
         notes.append(
             "It was recorded with stacks, which make Python slower: without them a step is shorter, and Python's part "
             "is at most what is told here."
         )
+    elif found.cpu and not found.trace.cut and python >= _SUSPECT:
+        notes.append("Stacks make Python slower: take times from a recording without them, such as this one.")
     return notes
-
-
-def _function(found: Reading) -> tuple[str, float]:
-    """The function of the program that held most of Python's time, and that as a share; empty without stacks."""
-    functions = found.cpu.functions if found.cpu else Counter[str]()
-    name, lasts = next(iter(functions.most_common(1)), ("", 0.0))
-    return short_name(name), lasts / sum(column.lasts for column in found.columns)
 
 
 def _provenance(found: Reading) -> str:
     trace = found.trace
-    devices = trace.header.get("deviceProperties", trace.header.get("computeProperties"))
-    names = [d.get("name") for d in devices if isinstance(d, dict)] if isinstance(devices, list) else []
-    gpu = next((name for name in names if isinstance(name, str)), "")
-    count = sum(len(events) for events in trace.events.values())
-    parts = [trace.name, trace.rank, gpu, f"{count:,} events"]
+    gpu = next((gpu.name for gpu in trace.gpus.values() if gpu.name), "")
+    parts = [trace.name, trace.rank, gpu, f"{sum(map(len, trace.events.values())):,} events"]
     return ", ".join(filter(None, parts)) + ". " + found.parts[0].steps.basis + "."
 
 
 def _numbers(found: Reading) -> Sheet:
     grids = []
     for column in found.columns:
-        numbers = [
-            (f"{step.number}" if step.number is not None else "all", share)
-            for step, share in zip(column.kind.steps, column.shares, strict=True)
-        ]
-        numbers = numbers[:12]
-        beside = on_gpu.BESIDE if not found.cpu else (on_cpu.SMALL, on_cpu.POINTWISE, on_gpu.DOUBLE)
-        names = [n for n in (*_places(found), *beside) if column.mean(_amount(n))]
+        beside = on_cpu.CPU_BESIDE if found.cpu else on_gpu.BESIDE
+        names = [name for name in (*_places(found), *beside) if column.mean(_amount(name))]
         cells = [TableColumn("", (*names, "the step"), numeric=False)]
-        for name, share in numbers:
-            values = [format_seconds(share.get(each) / 1e6) for each in names]
-            cells.append(TableColumn(name, (*values, format_seconds(share.lasts / 1e6))))
+        for step, shares in list(zip(column.kind.steps, column.shares, strict=True))[:_MOST_STEPS]:
+            values = [*map(shares.get, names), shares.lasts]
+            head = "all" if column.whole else str(step.number)
+            cells.append(TableColumn(head, tuple(format_seconds(us / 1e6) for us in values)))
         grids.append(Grid(f"{column.name[0].upper()}{column.name[1:]}, step by step", tuple(cells)))
-    for device in found.devices:
-        who = f"GPU {device.device}: " if len(found.devices) > 1 else ""
-        grids += _named(f"{who}the device's work by name", on_gpu.by_name([*device.of.values()]))
-        whole = device.whole
-        values = [
-            (name, f"{format_seconds(whole[name] / 1e6)}, {format_percent(whole[name] / whole['span'])}")
-            for name in ("computing", "other", "idle")
-        ]
-        grids.append(
-            named_values(
-                f"{who}The whole recording, {format_seconds(whole['span'] / 1e6)} from first to last work", values
-            )
-        )
-        if device.waits:
-            waits = device.waits[:8]
-            grids.append(Grid(f"{who}where the program waited before the GPU ran dry", (
-                TableColumn("call", tuple(w.call for w in waits), numeric=False),
-                TableColumn("operator", tuple(w.operator for w in waits), numeric=False),
-                TableColumn("line", tuple(w.line for w in waits), numeric=False),
-                TableColumn("times", tuple(str(w.times) for w in waits)),
-                TableColumn("idle", tuple(format_seconds(w.idle / 1e6) for w in waits)),
-            )))  # fmt: skip
-    if found.cpu:
-        grids += _named("operators by their own time", on_gpu.by_name([*found.cpu.of.values()]))
-        steps = len(found.cpu.of)
-        functions = {name: (0.0, lasts / steps) for name, lasts in found.cpu.functions.most_common()}
-        grids += _named("the program's functions by Python's own time in them", functions)
-    return Sheet(tuple(grids), fine_print=_FINE_PRINT if not found.cpu else _FINE_PRINT_CPU)
+    for part in found.parts:
+        who = f", GPU {part.device}" if isinstance(part, on_gpu.DeviceShares) and len(found.devices) > 1 else ""
+        ran = list(on_gpu.by_name([*part.of.values()]).items())[:_MOST_NAMES]
+        named = TableColumn("", tuple(short_name(name) for name, _ in ran), numeric=False)
+        often = TableColumn(_each(found), tuple(f"{_often(count)}×" for _, (count, _) in ran))
+        times = TableColumn("time", tuple(format_seconds(lasts / 1e6) for _, (_, lasts) in ran))
+        grids += [Grid(f"What ran, by name{who}", (named, often, times))] if ran else []
+    return Sheet(tuple(grids), fine_print=(_FINE_PRINT_CPU if found.cpu else _FINE_PRINT,))
 
 
 _FINE_PRINT = (
     "Every moment of a step has one place: computing before copies on the GPU, then communication, then other copies; "
-    "where nothing runs, why not is told by what the CPU did before it launched the next kernel.",
-    "What is told beside (kernels by what a lesson would touch, hidden communication) lies in these places.",
-    "HolisticTraceAnalysis (0.5.0) finds other shares: it leaves out what the last step launched and what was launched "
-    "before the recording began; and operators that name a stream, as Triton's do, it takes for work of the GPU, so "
-    "that its span begins with the first of them on the CPU.",
+    "where nothing runs, why not is told by what the CPU did before it launched the next kernel. What is told beside, "
+    "such as hidden communication, lies in these places."
 )
 _FINE_PRINT_CPU = (
     "Every moment of a step has one place: that of the innermost event on the step's thread; where there is none, "
-    "that of what another thread does.",
+    "that of what another thread does."
 )
-
-
-def _named(caption: str, names: dict[str, tuple[float, float]]) -> list[Grid]:
-    ranked = list(names.items())[:_MOST_NAMES]
-    if not ranked:
-        return []
-    counted = TableColumn("a step", tuple(f"{_often(count)}×" if count else "" for _, (count, _) in ranked))
-    times = TableColumn("time a step", tuple(format_seconds(lasts / 1e6) for _, (_, lasts) in ranked))
-    head = f"{caption[0].upper()}{caption[1:]}"
-    return [Grid(head, (TableColumn("", tuple(short_name(name) for name, _ in ranked), numeric=False), counted, times))]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import functools
 import re
+import statistics
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from operator import attrgetter
 
 from course_utils.show.formats import short_name
@@ -15,60 +17,29 @@ from own_program.traces.anomaly import AnomalyMode
 from own_program.traces.events import CALL, COPY, DEVICE, KERNEL, MARK, OP, OVERHEAD, PYTHON, SET, Event, Trace
 from own_program.traces.intervals import Span, Spans, clip, common, gaps, length, union, without
 from own_program.traces.names import is_communication, is_own_code
-from own_program.traces.steps import Steps, device_steps
+from own_program.traces.origin import Origin
+from own_program.traces.steps import Steps, device_steps, marked_steps
 
 # The places of a step's time, in the order of a card.
-COMPUTE, SENDS = "computing", "communication, not hidden"
-PAGEABLE, PINNED, TO_HOST, WITHIN = (
-    "copies to the GPU, pageable",
-    "copies to the GPU",
-    "copies to the host",
-    "copies on the GPU",
-)
-DATA, SYNC, LAUNCH, ALLOC = (
-    "idle: waits for data",
-    "idle: after a synchronisation",
-    "idle: waits for the host",
-    "idle: memory is allocated",
-)
-START, PROFILER, QUEUED, UNKNOWN = (
-    "idle: the program starts",
-    "idle: the profiler works",
-    "idle: between launched kernels",
-    "idle: no call recorded",
-)
-PLACES = (
-    COMPUTE,
-    WITHIN,
-    SENDS,
-    PAGEABLE,
-    PINNED,
-    TO_HOST,
-    DATA,
-    SYNC,
-    LAUNCH,
-    ALLOC,
-    START,
-    PROFILER,
-    QUEUED,
-    UNKNOWN,
-)
-IDLE = PLACES[6:]
+COMPUTE, WITHIN, SENDS = "computing", "copies on the GPU", "communication, not hidden"
+PAGEABLE, PINNED, TO_HOST = "copies to the GPU, pageable", "copies to the GPU", "copies to the host"
+DATA, SYNC, LAUNCH = "idle: waits for data", "idle: after a synchronisation", "idle: waits for the host"
+ALLOC, START, COMPILING = "idle: memory is allocated", "idle: start, or first use", "idle: code is compiled"
+PROFILER, QUEUED, UNKNOWN = "idle: the profiler works", "idle: between launched kernels", "idle: no call recorded"
+BUSY = (COMPUTE, WITHIN, SENDS, PAGEABLE, PINNED, TO_HOST)
+IDLE = (DATA, SYNC, LAUNCH, ALLOC, START, COMPILING, PROFILER, QUEUED, UNKNOWN)
+PLACES = BUSY + IDLE
 # What of a step is told beside: it lies in the places above.
-HIDDEN = "communication hidden behind computing"
-SHORT = "moments between kernels"
-FP32, TF32, DOUBLE, POINTWISE, ATTENTION, OPTIMIZER = (
-    "fp32 matrix products",
-    "TF32 matrix products",
-    "computing in float64",
-    "runs of elementwise kernels",
-    "attention in single kernels",
-    "the optimizer's kernels",
-)
-BESIDE = (HIDDEN, SHORT, FP32, TF32, DOUBLE, POINTWISE, ATTENTION, OPTIMIZER)
-AFTER_SYNC = "the host's own work after a synchronisation"
+HIDDEN, SHORT = "communication hidden behind computing", "moments between kernels"
+LONG_QUEUED = "longer waits between launched kernels"
+FP32, TF32, OTHERS = "fp32 matrix products", "TF32 matrix products", "other kernels that 16 bits could shorten"
+DOUBLE, ATTENTION, OPTIMIZER = "computing in float64", "attention in single kernels", "the optimizer's kernels"
+POINTWISE, OWN_KERNELS = "runs of elementwise kernels", "kernels launched outside the model"
 ANOMALY = "anomaly mode"
-CHECK = "a NaN check of anomaly mode"
+CLASSES = (FP32, TF32, OTHERS, DOUBLE, POINTWISE, ATTENTION, OPTIMIZER, OWN_KERNELS, ANOMALY)
+OWN_LAUNCH, OPTIMIZER_LAUNCH = "waits for launches outside the model", "waits for the optimizer's launches"
+AFTER_SYNC = "the host's own work after a synchronisation"
+BESIDE = (HIDDEN, SHORT, LONG_QUEUED, *CLASSES, OWN_LAUNCH, OPTIMIZER_LAUNCH, AFTER_SYNC)
 
 COLLECTIVES = {
     "all_reduce": re.compile(r"all_?reduce|cross_device_reduce|_shot_", re.IGNORECASE),
@@ -80,12 +51,12 @@ COLLECTIVES = {
     "broadcast": re.compile(r"broadcast", re.IGNORECASE),
     "send and receive": re.compile(r"send|recv", re.IGNORECASE),
 }
-_UNSURE = "send and receive, or all_to_all"  # which NCCL builds of the same kernel
 _SENDER = re.compile(r"(nccl|rccl|xccl|hccl|ucc):|c10d::|_c10d_functional::")
 _GEMM = re.compile(r"gemm|gemv|nvjet|_wgrad|_dgrad|_fprop|scudnn|convolve|conv2d|winograd|cijk_|xmma", re.IGNORECASE)
 _TF32 = re.compile(r"tf32|s1688|_XS_|xf32", re.IGNORECASE)
 _HALF = re.compile(
-    r"bf16|f16|h884|h1688|16816|hgemm|hcudnn|half|fp8|e[45]m[23]|_HB_|_HHS_|_BBS_|_BB_|_HH_|i8|int8|f64|dgemm|double",
+    r"bf16|float16|f16|h884|h1688|16816|hgemm|hcudnn|half|fp8|e[45]m[23]|_HB_|_HHS_|_BBS_|_BB_|_HH_|i8|int8|f64|dgemm"
+    r"|double",
     re.IGNORECASE,
 )
 _SINGLE = re.compile(
@@ -110,31 +81,28 @@ _SYNCS = re.compile(
 _ALLOCS = re.compile(
     r"(cuda|hip)(Malloc|Free|HostAlloc|MallocHost|HostRegister)|cuMem(Create|Map|Unmap|Release|SetAccess)|hipMemCreate"
 )
-_LOADS = re.compile(
+_LOADS_CODE = re.compile(
     r"Module(?!Launch)|Library|GetStreamPriorityRange|FuncGetAttributes|GetFunction|Init|DeviceReset|SetDevice"
 )
+COMPILES = re.compile(
+    r".*\(dynamo_timed\)$|entire_(frame|backward)_compile$|.*triton[\\/]compiler[\\/]compiler\.py\(\d+\): compile$"
+)
 _LOADING = re.compile(r"enumerate\(DataLoader")
+_LAUNCHES = re.compile(r"launch|enqueue", re.IGNORECASE)
+_FIRST_USE_US, _FIRST_USE, _SIBLINGS = 1000.0, 20.0, 5  # at least; times as long as the median; of so many others
 _LATE_US = 1.0  # clocks of CPU and GPU agree to about that
 _SHORT_US = 5.0  # a GPU takes that long at most from one kernel to the next that waits for it
 
 
 @dataclass
 class StepShares:
-    """Where one step's time went, in microseconds.
-
-    Attributes:
-        lasts: how long it lasted.
-        places: the time in each of `PLACES`; their sum is the step.
-        beside: what lies in these places and is told as well, each of `BESIDE`.
-        ran: what ran, by its place and name: how often, and for how long by itself.
-        anomaly: what of the places anomaly mode took.
-    """
+    """Where one step's time went, in microseconds."""
 
     lasts: float
-    places: dict[str, float]
-    beside: dict[str, float]
+    places: dict[str, float]  # their sum is the step
+    beside: dict[str, float]  # what lies in these places and is told as well
+    # What ran, by its place and name: how often, and for how long by itself.
     ran: dict[tuple[str, str], list[float]] = field(default_factory=lambda: defaultdict(lambda: [0, 0.0]))
-    anomaly: dict[str, float] = field(default_factory=dict)
 
     def get(self, what: str) -> float:
         """The time of a place, or of what is told beside."""
@@ -165,31 +133,23 @@ def by_name(steps: Sequence[StepShares], *places: str) -> dict[str, tuple[float,
 
 
 @dataclass
-class Wait:
-    """A place where the program waited for the GPU, which then ran dry."""
-
-    call: str
-    operator: str
-    line: str
-    idle: float = 0.0
-    times: int = 0
-
-
-@dataclass
 class DeviceShares:
-    """One device's steps, and where their time went."""
+    """One device's steps, and where their time went; what is counted is of all steps together."""
 
     device: int
     steps: Steps
-    of: dict[int, StepShares]  # by the step's identity
+    of: dict[int, StepShares] = field(default_factory=dict)  # by the step's identity
     collectives: Counter[str] = field(default_factory=Counter)  # microseconds that no computing hides
-    waits: list[Wait] = field(default_factory=list)
+    waits: Counter[tuple[str, str, str]] = field(default_factory=Counter)  # idle, by call, operator and line
     launches: int = 0  # calls that started kernels of the steps
     graphs: int = 0  # of these, launches of whole CUDA graphs
+    own_launches: Counter[str] = field(default_factory=Counter)  # launches outside the model, by operator
     in_operators: float = 0.0  # microseconds that the device waited for the host and the CPU was inside an operator
-    silent: dict[object, Spans] = field(default_factory=dict)  # when it was in none, by the thread that launches next
-    silent_after: dict[object, Spans] = field(default_factory=dict)  # the same, where it had waited for the device
-    whole: dict[str, float] = field(default_factory=dict)  # of the whole recording, as HolisticTraceAnalysis counts
+    longest: float = 0.0  # of its waits for a launch
+    # When it waited and the CPU was in no operator: by the thread that launched next, and whether that had waited.
+    silent: dict[tuple[object, bool], Spans] = field(default_factory=lambda: defaultdict(list))
+    copied: Counter[tuple[str, str]] = field(default_factory=Counter)  # copies on the GPU, by operator and line
+    first_uses: list[Event] = field(default_factory=list)
 
     def shares(self, steps: Iterable[object]) -> list[StepShares]:
         """Those of some steps."""
@@ -201,248 +161,237 @@ def devices_of(trace: Trace) -> list[int]:
     return sorted({event.device for kind in DEVICE for event in trace.events[kind] if event.end > event.start})
 
 
-def device_shares(trace: Trace, device: int, anomaly: AnomalyMode) -> DeviceShares:
+def device_shares(trace: Trace, device: int, anomaly: AnomalyMode, origin: Origin) -> DeviceShares:
     """Work out where the time of each step of a device went."""
-    steps = device_steps(trace, device)
     work = sorted((e for kind in DEVICE for e in trace.events[kind] if e.device == device), key=attrgetter("start"))
-    lanes = _lanes(work)
-    busy = union(event.span for event in work)
-    causes = _Causes(trace, work, busy, anomaly, first_use=not steps.marked)
-    calls = {call.correlation for call in trace.events[CALL] if anomaly.covers(call)} - {None}
-    added = _lanes([event for event in work if event.correlation in calls])
-    classes = _classes(trace, [event for event in work if event.correlation not in calls])
-    # A copy on the GPU is work as a kernel is: communication beside it costs nothing.
-    own_work = union([*lanes[COMPUTE], *lanes[WITHIN]])
-    hidden = common(lanes[SENDS], own_work)
-    of = {}
-    found = DeviceShares(device, steps, of)
-    for step in steps.all:
-        places = dict.fromkeys(PLACES, 0.0)
-        causes.anomaly, causes.after_sync = Counter(), 0.0
-        taken: Spans = []
-        for place in PLACES[:6]:
-            lane = clip(lanes[place], step.span)
-            alone = without(lane, taken)
-            places[place] = length(alone)
-            causes.anomaly[place] = length(common(alone, added[place]))  # type: ignore[assignment]
-            taken = union([*taken, *lane])
-        moments = 0.0
-        for gap in gaps(busy, step.span):
-            for place, lasts in causes.of(gap).items():
-                places[place] += lasts
-                moments += lasts if place == QUEUED and gap[1] - gap[0] <= _SHORT_US else 0.0
-        beside = {what: length(clip(spans, step.span)) for what, spans in classes.items()}
-        beside[HIDDEN] = length(clip(hidden, step.span))
-        beside[SHORT] = moments
-        beside[ANOMALY], beside[AFTER_SYNC] = causes.anomaly.total(), causes.after_sync
-        of[id(step)] = StepShares(step.lasts, places, beside, anomaly=causes.anomaly)
-    found.in_operators, found.silent, found.silent_after = causes.in_operators, causes.silent, causes.silent_after
-    found.waits = sorted(causes.waits.values(), key=lambda wait: -wait.idle)
-    _count(found, trace, work, own_work, calls)
-    span = (busy[0][0], busy[-1][1])
-    compute = length(lanes[COMPUTE])
-    idle = length(gaps(busy, span))
-    total = span[1] - span[0]
-    found.whole = {"span": total, "computing": compute, "other": total - compute - idle, "idle": idle}
-    return found
-
-
-def _lanes(work: Sequence[Event]) -> dict[str, Spans]:
+    found = DeviceShares(device, device_steps(trace, device))
+    host = _Host(trace, work, anomaly, origin, found)
     spans: dict[str, list[Span]] = defaultdict(list)
     for event in work:
         spans[_place(event)].append(event.span)
-    return {place: union(spans[place]) for place in PLACES[:6]}
+    lanes = {place: union(spans[place]) for place in BUSY}
+    # A copy on the GPU is work as a kernel is: communication beside it costs nothing.
+    own_work = union([*lanes[COMPUTE], *lanes[WITHIN]])
+    classes = {HIDDEN: common(lanes[SENDS], own_work), **_classes(work, host)}
+    for step in found.steps.all:
+        places = dict.fromkeys(PLACES, 0.0)
+        beside = dict.fromkeys(BESIDE, 0.0) | {what: length(clip(each, step.span)) for what, each in classes.items()}
+        taken: Spans = []
+        for place in BUSY:
+            lane = clip(lanes[place], step.span)
+            places[place] = length(without(lane, taken))
+            taken = union([*taken, *lane])
+        for gap in gaps(host.busy, step.span):
+            for place, lasts in host.causes(gap, beside).items():
+                places[place] += lasts
+        found.of[id(step)] = StepShares(step.lasts, places, beside)
+    _count(found, work, host, own_work)
+    return found
 
 
 def _place(event: Event) -> str:
+    name = event.name.lower()
     if event.kind == KERNEL:
         return SENDS if is_communication(event) else COMPUTE
-    return _copy(event)
-
-
-def _copy(event: Event) -> str:
-    """The place of a copy. A memset counts as one on the GPU."""
-    name = event.name.lower()
-    if event.kind == SET or "dtod" in name or "ptop" in name or "devicetodevice" in name or "peer" in name:
+    if event.kind == SET or re.search(r"dtod|ptop|devicetodevice|peer", name):
         return WITHIN
-    if "htod" in name or "hosttodevice" in name or "m2d" in name:
+    if re.search(r"htod|hosttodevice|m2d", name):
         # A ROCm trace names no kind of memory: what is not said to be pageable is not called so.
         return PAGEABLE if "pageable" in name else PINNED
-    return TO_HOST if "dtoh" in name or "devicetohost" in name or "d2m" in name else WITHIN
+    return TO_HOST if re.search(r"dtoh|devicetohost|d2m", name) else WITHIN
 
 
-class _Causes:
-    def __init__(self, trace: Trace, work: Sequence[Event], busy: Spans, anomaly: AnomalyMode, first_use: bool) -> None:
-        self._busy = busy
-        self._starts = [event.start for event in work]
-        self._work = work
+class _Host:
+    """What the host did, and so why the device had nothing to do."""
+
+    def __init__(
+        self, trace: Trace, work: Sequence[Event], anomaly: AnomalyMode, origin: Origin, found: DeviceShares
+    ) -> None:
+        self.busy = union(event.span for event in work)
+        self.anomaly, self.origin, self.found = anomaly, origin, found
         calls = trace.events[CALL]
         self._calls = {call.correlation: call for call in calls if call.correlation is not None}
-        self._data = union(e.span for e in [*trace.events[MARK], *trace.events[OP]] if _LOADING.match(e.name))
-        self._profiler = union(event.span for event in trace.events[OVERHEAD])
-        self._allocs = union(call.span for call in calls if _ALLOCS.match(call.name))
-        self._loads = union(call.span for call in calls if _LOADS.search(call.name))
-        pageable = {e.correlation for e in work if e.kind == COPY and _copy(e) == PAGEABLE}
-        self._staging = union(
-            call.span for call in calls if call.correlation in pageable and call.correlation is not None
-        )
-        to_host = {
-            e.correlation for e in work if e.kind == COPY and _copy(e) == TO_HOST and "pinned" not in e.name.lower()
-        }
-        blocking = [
-            c for c in calls if _SYNCS.match(c.name) or (c.correlation is not None and c.correlation in to_host)
+        self._operators = Within(trace.events[OP])
+        self._by_id = {event.operator: event.name for event in trace.events[OP] if event.operator is not None}
+        self.frames = Within(event for event in trace.events[PYTHON] if is_own_code(event.name))
+        named = [e for kind in (OP, MARK) for e in trace.events[kind] if _SENDER.match(e.name) and _named(e.name)]
+        self.senders = Within(sorted(named, key=lambda event: (event.start, -event.end)))
+        self.updates = Within(mark for mark in trace.events[MARK] if mark.name.startswith("Optimizer.step"))
+        self._starts = [event.start for event in work]
+        self._work = work
+        slow = _first_uses(trace)
+        found.first_uses = [e for e in slow if 2 * length(gaps(self.busy, e.span)) > e.end - e.start]
+        copies = {e.correlation: _place(e) for e in work if e.kind == COPY and "pinned" not in e.name.lower()}
+        staging = [call for call in calls if copies.get(call.correlation) == PAGEABLE]
+        loads = [call for call in calls if _LOADS_CODE.search(call.name)]
+        named = [event for kind in (MARK, OP, PYTHON) for event in trace.events[kind]]
+        self._whys = [
+            (COMPILING, union(event.span for event in named if _is(COMPILES, event.name))),
+            (DATA, union(event.span for event in named if _LOADING.match(event.name))),
+            (PROFILER, union(event.span for event in trace.events[OVERHEAD])),
+            (PAGEABLE, union(call.span for call in staging)),
+            (ALLOC, union(call.span for call in calls if _ALLOCS.match(call.name))),
+            (START, union(event.span for event in (*loads, *found.first_uses))),
         ]
-        self._syncs = sorted(blocking, key=attrgetter("start"))
-        self._sync_starts = [call.start for call in self._syncs]
         self._first: set[int] = set()
-        if first_use:  # without steps, a kernel's first run may load its code, and the program with it
-            seen: set[str] = set()
-            for event in work:
-                if event.name not in seen:
-                    seen.add(event.name)
-                    self._first.add(id(event))
-        self._operators = _Within(trace.events[OP])
-        self._frames = _Within(event for event in trace.events[PYTHON] if is_own_code(event.name))
-        self.waits: dict[tuple[str, str, str], Wait] = {}
+        if not found.steps.marked:  # then a kernel's first run may load its code, and the program with it
+            self._first = {id(event) for event in {event.name: event for event in reversed(work)}.values()}
+        self._syncs = [c for c in calls if _SYNCS.match(c.name) or copies.get(c.correlation) == TO_HOST]
+        self._sync_starts = [call.start for call in self._syncs]
         self._inside = union(event.span for event in trace.events[OP])
-        self.in_operators = 0.0
-        self._mode = anomaly
-        self._added = union(span for spans in anomaly.spans.values() for span in spans)
-        self.anomaly: Counter[str] = Counter()  # microseconds of it, by their place
-        self.silent: dict[object, Spans] = defaultdict(list)
-        self.silent_after: dict[object, Spans] = defaultdict(list)
-        self.after_sync = 0.0
+        self._noted = union(span for spans in anomaly.spans.values() for span in spans)
 
-    def of(self, gap: Span) -> dict[str, float]:
+    def call(self, event: Event | None) -> Event | None:
+        """The call that started something, if it was recorded."""
+        return self._calls.get(event.correlation) if event is not None and event.correlation is not None else None
+
+    def asked(self, event: Event) -> list[str]:
+        """The operators that asked for something on the device, the outermost first."""
+        call = self.call(event)
+        names = [each.name for each in self._operators.enclosing(call)] if call else []
+        return [*names, self._by_id.get(event.operator, "")]
+
+    def causes(self, gap: Span, beside: dict[str, float]) -> dict[str, float]:
         """The places of a stretch in which the device did nothing: all between two pieces of work, or a step's part."""
         place = bisect_left(self._starts, gap[1] - 1e-6)
         after = self._work[place] if place < len(self._work) else None
-        call = self._calls.get(after.correlation) if after is not None and after.correlation is not None else None
-        if call is None and (after is not None or not self._calls):
-            return {UNKNOWN if not self._calls else QUEUED: gap[1] - gap[0]}
+        call, lasts = self.call(after), gap[1] - gap[0]
         # A step may begin in the middle of an idle stretch, whose cause lies where the device ran dry.
-        last = bisect_left(self._busy, (gap[0],)) - 1
-        dry = self._busy[last][1] if last >= 0 else gap[0]
-        if call is not None and call.start <= dry + _LATE_US:
-            return {QUEUED: gap[1] - gap[0]}
+        last = bisect_left(self.busy, (gap[0],)) - 1
+        dry = self.busy[last][1] if last >= 0 else gap[0]
+        if not self._calls:
+            return {UNKNOWN: lasts}
+        if (call is None and after is not None) or (call is not None and call.start <= dry + _LATE_US):
+            beside[SHORT if lasts <= _SHORT_US else LONG_QUEUED] += lasts
+            return {QUEUED: lasts}
         places: dict[str, float] = {}
         left: Spans = [gap]
-        for name, spans in ((DATA, self._data), (PROFILER, self._profiler), (PAGEABLE, self._staging)):
-            left = self._take(places, name, left, spans)
-        if after is not None and id(after) in self._first:
-            places[START] = length(left)
-            return places
-        left = self._take(places, ALLOC, left, self._allocs)
-        left = self._take(places, START, left, self._loads)
-        rest = length(left)
-        inside = clip(self._inside, (left[0][0], left[-1][1])) if left else []
+        for why, spans in self._whys:
+            if why == ALLOC and id(after) in self._first:
+                return places | {START: length(left)}
+            taken = common(left, clip(spans, gap))
+            places[why] = length(taken)
+            left = without(left, taken)
+        rest, inside = length(left), common(left, clip(self._inside, gap))
         silent = without(left, inside)
         wait = self._wait(dry)
-        if wait and wait.operator == CHECK:  # operators are late because of it; what else the host does is not
-            rest -= length(silent)
-            places[LAUNCH] = length(silent)
-            self.anomaly[SYNC] += rest  # type: ignore[assignment]
-        else:
-            of_anomaly = length(common(left, clip(self._added, gap)))
-            self.anomaly[SYNC if wait else LAUNCH] += of_anomaly  # type: ignore[assignment]
-            self.after_sync += length(silent) if wait else 0.0
-        if wait and rest:
-            wait.idle += rest
-            wait.times += dry == gap[0]
-        if not wait:
-            self.in_operators += length(common(left, inside))
-        if call is not None:
-            after = wait and wait.operator != CHECK
-            (self.silent_after if after else self.silent)[call.tid] += silent
-        places[SYNC if wait else LAUNCH] = rest
-        return places
+        checked = bool(wait and self.anomaly.covers(wait))
+        if call:
+            self.found.silent[call.tid, bool(wait) and not checked] += silent
+        beside[ANOMALY] += length(inside if checked else common(left, clip(self._noted, gap)))
+        if wait and not checked:
+            operator = _operator([event.name for event in self._operators.enclosing(wait)])
+            self.found.waits[wait.name, operator, self.frames.innermost(wait)] += rest  # type: ignore[assignment]
+            beside[AFTER_SYNC] += length(silent)
+            return places | {SYNC: rest}
+        if checked:
+            return places | {SYNC: rest}
+        self.found.in_operators += length(inside)
+        self.found.longest = max(self.found.longest, rest)
+        if call and self.updates.enclosing(call):
+            beside[OPTIMIZER_LAUNCH] += rest
+        elif call and self.origin.is_own(call):
+            beside[OWN_LAUNCH] += rest
+        return places | {LAUNCH: rest}
 
-    def _take(self, places: dict[str, float], name: str, left: Spans, spans: Spans) -> Spans:
-        taken = common(left, clip(spans, (left[0][0], left[-1][1]))) if left else []
-        if taken:
-            places[name] = length(taken)
-            left = without(left, taken)
-        return left
-
-    def _wait(self, dry: float) -> Wait | None:
-        """Where the CPU stood and waited when the device ran dry, if it did."""
+    def _wait(self, dry: float) -> Event | None:
+        """The call in which the CPU waited when the device ran dry, if it did."""
         last = bisect_right(self._sync_starts, dry + _LATE_US)
-        for call in reversed(self._syncs[max(0, last - 8) : last]):
-            if call.end >= dry - _LATE_US:
-                key = (call.name, self._operators.outermost(call, "aten::"), self._frames.innermost(call))
-                if self._mode.covers(call):
-                    key = (call.name, CHECK, "")
-                return self.waits.setdefault(key, Wait(*key))
-        return None
+        waits = reversed(self._syncs[max(0, last - 8) : last])
+        return next((call for call in waits if call.end >= dry - _LATE_US), None)
 
 
-class _Within:
+class Within:
+    """Which of some events, sorted by their start, enclose another of the same thread."""
+
     def __init__(self, events: Iterable[Event]) -> None:
-        self._by_thread: dict[object, list[Event]] = defaultdict(list)
+        # Of each thread the starts, the events, and for each the place of the one that was open when it began.
+        self._threads: dict[object, tuple[list[float], list[Event], list[int]]] = defaultdict(lambda: ([], [], []))
         for event in events:
-            self._by_thread[event.tid].append(event)
-        self._starts = {tid: [event.start for event in events] for tid, events in self._by_thread.items()}
-        self._outer = {tid: _outer(events) for tid, events in self._by_thread.items()}
+            starts, known, outer = self._threads[event.tid]
+            place = len(known) - 1
+            while place >= 0 and known[place].end < event.start:
+                place = outer[place]
+            starts.append(event.start)
+            known.append(event)
+            outer.append(place)
 
-    def _enclosing(self, call: Event) -> list[Event]:
-        place = bisect_right(self._starts.get(call.tid, []), call.start) - 1
+    def enclosing(self, event: Event) -> list[Event]:
+        """Those that enclose an event's start, the outermost first."""
+        starts, known, outer = self._threads.get(event.tid, ([], [], []))
+        place = bisect_right(starts, event.start) - 1
         found: list[Event] = []
         while place >= 0:
-            event = self._by_thread[call.tid][place]
-            if event.end >= call.start:
-                found.append(event)
-            place = self._outer[call.tid][place]
+            if known[place].end >= event.start:
+                found.append(known[place])
+            place = outer[place]
         return found[::-1]
 
-    def outermost(self, call: Event, prefix: str) -> str:
-        return next((event.name for event in self._enclosing(call) if event.name.startswith(prefix)), "")
-
-    def innermost(self, call: Event) -> str:
-        enclosing = self._enclosing(call)
-        return enclosing[-1].name if enclosing else ""
+    def innermost(self, event: Event | None) -> str:
+        """The name of the innermost of them; empty if there is none."""
+        return next((each.name for each in self.enclosing(event)[-1:]), "") if event else ""
 
 
-def _outer(events: Sequence[Event]) -> list[int]:
-    """For each of a thread's events the place of the one that was open when it began; -1 where none was."""
-    outer: list[int] = []
-    open_: list[int] = []
-    for place, event in enumerate(events):
-        while open_ and events[open_[-1]].end < event.start:
-            open_.pop()
-        outer.append(open_[-1] if open_ else -1)
-        open_.append(place)
-    return outer
+def _first_uses(trace: Trace) -> list[Event]:
+    """Launches, and operators that launch, which took far longer than their like, and not in every step."""
+    alike: dict[str, list[Event]] = defaultdict(list)
+    starts: dict[object, list[float]] = defaultdict(list)
+    for launch in trace.events[CALL]:
+        if _LAUNCHES.search(launch.name):
+            alike[launch.name].append(launch)
+            starts[launch.tid].append(launch.start)
+    for event in trace.events[OP]:
+        place = bisect_left(starts[event.tid], event.start)
+        if event.name.startswith("aten::") and starts[event.tid][place : place + 1] < [event.end]:
+            alike[event.name].append(event)
+    marks = [span for _, span in marked_steps(trace.events[MARK])]
+    found = []
+    for events in alike.values():
+        usual = statistics.median(event.end - event.start for event in events)
+        slow = [event for event in events if event.end - event.start >= max(_FIRST_USE_US, _FIRST_USE * usual)]
+        hit = sum(any(low <= event.start <= high for event in slow) for low, high in marks)
+        if len(events) > _SIBLINGS and (hit <= 1 or 2 * hit <= len(marks)):
+            found += slow
+    return found
 
 
-def _classes(trace: Trace, work: Sequence[Event]) -> dict[str, Spans]:
-    kernels = [event for event in work if event.kind == KERNEL and not is_communication(event)]
-    spans: dict[str, list[Span]] = {what: [] for what in BESIDE[2:]}
-    for event in kernels:
-        if precision := single_precision(event.name):
+def _classes(work: Sequence[Event], host: _Host) -> dict[str, Spans]:
+    spans: dict[str, list[Span]] = {what: [] for what in CLASSES}
+    streams: dict[object, list[Event]] = defaultdict(list)
+    updates: dict[int, list[Event]] = defaultdict(list)
+    for event in work:
+        call, name = host.call(event), event.name
+        if call and host.anomaly.covers(call):
+            spans[ANOMALY].append(event.span)
+            continue
+        if _place(event) != COMPUTE:
+            continue
+        streams[event.stream].append(event)
+        if call and host.origin.is_own(call):
+            spans[OWN_KERNELS].append(event.span)
+        if precision := _precision(name):
             spans[precision].append(event.span)
-        if _is(_DOUBLE, event.name):
+        elif _is(_DOUBLE, name):
             spans[DOUBLE].append(event.span)
-    operators = {event.operator: event.name for event in trace.events[OP] if event.operator is not None}
-    by_stream: dict[object, list[Event]] = defaultdict(list)
-    for event in kernels:
-        by_stream[event.stream].append(event)
-    for lane in by_stream.values():
-        spans[POINTWISE] += _runs_of_pointwise(lane)
-        spans[ATTENTION] += _attention(lane, operators)
-    spans[OPTIMIZER] = _optimizer(trace, kernels)
-    return {what: union(each) for what, each in spans.items()}
+        elif not _is(_HALF, name) and not _is(_MANY_TENSORS, name):
+            spans[OTHERS].append(event.span)
+        for mark in host.updates.enclosing(call)[-1:] if call else ():
+            if not _FUSED.search(name) and (_is(_MANY_TENSORS, name) or _is(_POINTWISE, name)):
+                updates[id(mark)].append(event)
+    for lane in streams.values():
+        # A compiler could put them into one: two and more, one after the other on a stream.
+        runs = [list(run) for pointwise, run in groupby(lane, lambda event: _is(_POINTWISE, event.name)) if pointwise]
+        spans[POINTWISE] += [event.span for run in runs if len(run) > 1 for event in run]
+        spans[ATTENTION] += _attention(lane, host)
+    spans[OPTIMIZER] = [event.span for events in updates.values() if len(events) > 3 for event in events]
+    found = {what: union(each) for what, each in spans.items()}
+    found[POINTWISE] = without(found[POINTWISE], found[OWN_KERNELS])
+    return found
 
 
 @functools.lru_cache(4096)
-def single_precision(name: str) -> str:
-    """`FP32` or `TF32` for the kernel of a matrix product or a convolution in single precision; empty for others.
-
-    Example:
-        >>> single_precision("ampere_sgemm_128x64_tn")
-        'fp32 matrix products'
-        >>> single_precision("ampere_bf16_s16816gemm_bf16_128x64_ldg8_f2f_stages_64x3_tn")
-        ''
-    """
+def _precision(name: str) -> str:
+    """`FP32` or `TF32` for the kernel of a matrix product or a convolution in single precision; empty for others."""
     if not _is(_GEMM, name) or name.startswith("triton_"):
         return ""
     if _TF32.search(name):
@@ -455,102 +404,53 @@ def _is(pattern: re.Pattern[str], name: str) -> bool:
     return bool(pattern.search(name))
 
 
-def _runs_of_pointwise(lane: Sequence[Event]) -> list[Span]:
-    """Kernels that a compiler could put into one: two and more of them, one after the other on a stream."""
-    found: list[Span] = []
-    run: list[Event] = []
-    for event in [*lane, None]:
-        if event is not None and _is(_POINTWISE, event.name):
-            run.append(event)
-            continue
-        found += [each.span for each in run] if len(run) > 1 else []
-        run = []
-    return found
-
-
-def _attention(lane: Sequence[Event], operators: dict[object, str]) -> list[Span]:
+def _attention(lane: Sequence[Event], host: _Host) -> list[Span]:
     """From the matrix product before a softmax to the one after it, where both are near."""
     found: list[Span] = []
     for place, event in enumerate(lane):
-        operator = operators.get(event.operator, "")
-        if not _SOFTMAX.search(event.name) or _FLASH.search(event.name):
+        if not _SOFTMAX.search(event.name) or _FLASH.search(event.name) or _LOG.search(event.name):
             continue
-        if _LOG.search(event.name) or "log_softmax" in operator:
+        if any("log_softmax" in name for name in host.asked(event)):
             continue
-        before = next((i for i in range(place - 1, max(-1, place - 1 - _NEAR), -1) if _is(_GEMM, lane[i].name)), None)
-        after = next((i for i in range(place + 1, min(len(lane), place + 1 + _NEAR)) if _is(_GEMM, lane[i].name)), None)
-        if before is not None and after is not None:
-            found += [each.span for each in lane[before : after + 1]]
+        before = [i for i in range(max(0, place - _NEAR), place) if _is(_GEMM, lane[i].name)]
+        after = [i for i in range(place + 1, min(len(lane), place + 1 + _NEAR)) if _is(_GEMM, lane[i].name)]
+        if before and after:
+            found += [each.span for each in lane[before[-1] : after[0] + 1]]
     return found
 
 
-def _optimizer(trace: Trace, kernels: Sequence[Event]) -> list[Span]:
-    """What an optimizer's step started, where it is not fused already."""
-    calls = {call.correlation: call for call in trace.events[CALL] if call.correlation is not None}
-    steps: dict[object, list[Event]] = defaultdict(list)
-    for mark in trace.events[MARK]:
-        if mark.name.startswith("Optimizer.step"):
-            steps[mark.tid].append(mark)
-    starts = {tid: [mark.start for mark in marks] for tid, marks in steps.items()}
-    of_step: dict[int, list[Event]] = defaultdict(list)
-    for event in kernels:
-        call = calls.get(event.correlation)
-        if call is None or call.tid not in steps:
-            continue
-        place = bisect_right(starts[call.tid], call.start) - 1
-        if place >= 0 and call.start <= steps[call.tid][place].end:
-            of_step[id(steps[call.tid][place])].append(event)
-    found = []
-    for events in of_step.values():
-        plain = [
-            e for e in events if not _FUSED.search(e.name) and (_MANY_TENSORS.search(e.name) or _is(_POINTWISE, e.name))
-        ]
-        found += [event.span for event in plain] if len(plain) > 3 else []
-    return found
-
-
-def _count(found: DeviceShares, trace: Trace, work: Sequence[Event], own_work: Spans, of_anomaly: set[object]) -> None:
-    graphs = {call.correlation for call in trace.events[CALL] if "GraphLaunch" in call.name}
-    started: set[object] = set()
+def _count(found: DeviceShares, work: Sequence[Event], host: _Host, own_work: Spans) -> None:
+    started: dict[object, str] = {}
     steps = found.steps.all
     starts = [step.span[0] for step in steps]
-    asked_by = _asked_by(trace, work)
     for event in work:
-        place = bisect_right(starts, event.start) - 1
-        if place < 0 or event.start >= steps[place].span[1]:
+        step = bisect_right(starts, event.start) - 1
+        if step < 0 or event.start >= steps[step].span[1]:
             continue
-        if event.kind == KERNEL and event.correlation not in of_anomaly:  # a graph's kernels have one call
-            started.add(id(event) if event.correlation is None else event.correlation)
-        ran = found.of[id(steps[place])].ran[_place(event), event.name]
+        call, place = host.call(event), _place(event)
+        ran = found.of[id(steps[step])].ran[place, event.name]
         ran[0] += 1
         ran[1] += event.end - event.start
-        if is_communication(event):
-            name = collective(event, asked_by.get(id(event), ""))
-            found.collectives[name] += length(without([event.span], clip(own_work, event.span)))
-    found.launches, found.graphs = len(started), len(started & graphs)
+        if event.kind == KERNEL and not (call and host.anomaly.covers(call)):  # a graph's kernels have one call
+            started[id(event) if event.correlation is None else event.correlation] = call.name if call else ""
+            if call and host.origin.is_own(call):
+                found.own_launches[_operator(host.asked(event))] += 1
+        if place == WITHIN:
+            asked = _operator(host.asked(event)), host.frames.innermost(call)
+            found.copied[asked] += event.end - event.start  # type: ignore[assignment]
+        if place == SENDS:
+            name = _named(event.collective) or _named(host.senders.innermost(call))
+            # A kernel of NCCL's is built of the same parts for both.
+            name = name or _named(event.name).replace("receive", "receive, or all_to_all") or "others"
+            found.collectives[name] += length(without([event.span], clip(own_work, event.span)))  # type: ignore[assignment]
+    found.launches, found.graphs = len(started), sum("GraphLaunch" in name for name in started.values())
 
 
-def _asked_by(trace: Trace, work: Sequence[Event]) -> dict[int, str]:
-    """For kernels of communication the operator or annotation that started each and names a collective."""
-    sent = [event for event in work if is_communication(event) and event.correlation is not None]
-    if not sent:
-        return {}
-    calls = {call.correlation: call for call in trace.events[CALL]}
-    named = [e for kind in (OP, MARK) for e in trace.events[kind] if _SENDER.match(e.name) and _named(e.name)]
-    senders = _Within(sorted(named, key=lambda event: (event.start, -event.end)))
-    return {id(event): senders.innermost(calls[event.correlation]) for event in sent if event.correlation in calls}
+def _operator(asked: Sequence[str]) -> str:
+    """Of operators that enclose one another that which the program called."""
+    return next((name for name in asked if name.startswith("aten::")), "")
 
 
 def _named(words: str) -> str:
+    """Which collective some words name; empty if none."""
     return next((name for name, pattern in COLLECTIVES.items() if pattern.search(words)), "")
-
-
-def collective(event: Event, asked_by: str = "") -> str:
-    """Which collective a kernel of communication is: ``all_reduce``; ``others`` where nothing says it.
-
-    What asked for it says it more surely than its own name: older versions of NCCL start one kernel for several.
-    """
-    if name := _named(event.collective) or _named(asked_by):
-        return name
-    name = _named(event.name) or "others"
-    return _UNSURE if name == "send and receive" else name

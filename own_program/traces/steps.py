@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 from course_utils.show.formats import listed
 from own_program.traces.events import CALL, DEVICE, GPU_MARK, KERNEL, MARK, OP, Event, Trace
@@ -25,24 +25,22 @@ _SLOW_START = 1.5  # times as long as the slowest of the others: a first step th
 
 @dataclass
 class Step:
-    """One step, or the whole of a recording without steps.
+    """One step, or the whole of a recording without steps."""
 
-    Attributes:
-        number: as the profiler counts; None for a whole recording.
-        span: where it lies on the device's clock, or on the CPU's where no device ran, in microseconds.
-        ran: what ran in it, by name.
-        kernels: how long a device's kernels ran in it that compute, in microseconds.
-    """
-
-    number: int | None
-    span: Span
-    ran: Counter[str] = field(default_factory=Counter)
-    kernels: float = 0.0
+    number: int | None  # as the profiler counts; None for a whole recording
+    span: Span  # on the device's clock, or on the CPU's where no device ran, in microseconds
+    ran: Counter[str] = field(default_factory=Counter)  # by name
+    kernels: float = 0.0  # microseconds of a device's kernels that compute
 
     @property
     def lasts(self) -> float:
         """How long it lasts, in microseconds."""
         return self.span[1] - self.span[0]
+
+    def add(self, event: Event) -> None:
+        """Count something that ran in it."""
+        self.ran[event.name] += 1
+        self.kernels += event.end - event.start if event.kind == KERNEL and not is_communication(event) else 0.0
 
 
 @dataclass
@@ -53,11 +51,14 @@ class Kind:
 
     @property
     def name(self) -> str:
-        """Its steps, in words: ``steps 10 and 12``."""
-        numbers = [step.number for step in self.steps]
-        if None in numbers:
+        """Its steps, in words: ``steps 10 and 12``, and three or more in a row as a range."""
+        numbers = sorted(step.number for step in self.steps if step.number is not None)
+        if not numbers:
             return "the recording"
-        runs = _runs([number for number in numbers if number is not None])
+        runs = []
+        for _, each in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0]):
+            run = [number for _, number in each]
+            runs += [f"{run[0]} to {run[-1]}"] if len(run) > 2 else map(str, run)
         if len(runs) > 4:
             return f"steps {runs[0]}, {runs[1]}, … {runs[-1]} ({len(numbers)} of them)"
         return f"step{'s' * (len(numbers) > 1)} {listed(runs)}"
@@ -65,19 +66,12 @@ class Kind:
 
 @dataclass
 class Steps:
-    """The steps of one device, by their kind, and how they were found.
+    """The steps of one device, by their kind, and how they were found."""
 
-    Attributes:
-        kinds: the one with the most time first.
-        basis: which span was read, as a sentence without a full stop.
-        notes: which steps were left out and why, each a sentence.
-        marked: whether the trace marks steps at all.
-    """
-
-    kinds: list[Kind]
-    basis: str
-    notes: list[str]
-    marked: bool
+    kinds: list[Kind]  # the one with the most time first
+    basis: str  # which span was read, as a sentence without a full stop
+    notes: list[str]  # which steps were left out and why, each a sentence
+    marked: bool  # whether the trace marks steps at all
 
     @property
     def all(self) -> list[Step]:
@@ -118,28 +112,32 @@ def device_steps(trace: Trace, device: int) -> Steps:
             own[place].append(event)
         elif at is None or place < 0:
             before = max(before, event.end) if not own else before
-    steps: list[Step] = []
     basis = "Steps by the marks on the {}'s side: no call that started the GPU's work was recorded in one"
     if own:
         first = own[min(own)][0]
         if first.start - calls[first.correlation] > _BEHIND_US:
             # It waited for work that is not in the recording, which began in the middle of that.
             before = max(before, first.start)
-        steps = _by_calls(marks, own, before)
         basis = "Steps as the GPU saw them: from the first work of a step to the first of the next"
-        if on_device:
-            both = [[span for number, span in each if number in dict(marks)] for each in (on_device, marks)]
-            label, cpu = map(_mean_ms, both)
-            basis += f" (marks on the GPU's side last {label}, the CPU's {cpu})"
-    elif on_device:
-        steps, basis = _by_marks(on_device, work), basis.format("GPU")
-    elif marks and any(event.end > marks[0][1][0] and event.start < marks[-1][1][1] for event in work):
-        steps, basis = _by_marks(marks, work), basis.format("CPU")
-    if not steps:
-        whole = Step(None, (work[0].start, max(event.end for event in work)), Counter(event.name for event in work))
-        basis = "The whole recording, from the GPU's first work to its last: no step is marked"
-        return Steps([Kind([whole])], basis, [], False)
-    return _sorted(steps, basis)
+        return _sorted(_by_calls(marks, own, before), basis) or _whole(work)
+    if on_device:
+        return _sorted(_by_marks(on_device, work), basis.format("GPU")) or _whole(work)
+    if marks and any(event.end > marks[0][1][0] and event.start < marks[-1][1][1] for event in work):
+        return _sorted(_by_marks(marks, work), basis.format("CPU")) or _whole(work)
+    return _whole(work)
+
+
+def cpu_steps(trace: Trace) -> Steps:
+    """The steps by the CPU's marks, for a trace in which no device ran."""
+    steps = _by_marks(marked_steps(trace.events[MARK]), trace.events[OP])
+    basis = "Steps as the CPU saw them: from one mark to the next"
+    return _sorted(steps, basis) or _whole([*trace.events[OP], *trace.events[MARK]])
+
+
+def _whole(events: Sequence[Event]) -> Steps:
+    span = min(event.start for event in events), max(event.end for event in events)
+    step = Step(None, span, Counter(event.name for event in events))
+    return Steps([Kind([step])], "The whole recording, from its first work to its last: no step is marked", [], False)
 
 
 def _by_calls(marks: Sequence[tuple[int, Span]], own: dict[int, list[Event]], before: float) -> list[Step]:
@@ -150,65 +148,44 @@ def _by_calls(marks: Sequence[tuple[int, Span]], own: dict[int, list[Event]], be
         before = max(before, *(event.end for event in own[place]))
     steps = []
     for place, start, following in zip(places, begins, [*begins[1:], None], strict=True):
-        end = following
-        number = marks[place][0]
+        end, number = following, marks[place][0]
         if end is None or marks[place + 1][0] != number + 1:
             # The last ends with its work, or with the CPU's part of it; so does one after which marks are missing.
             last = max(marks[place][1][1], *(event.end for event in own[place]))
             end = last if end is None else min(end, last)
         if start < end:
-            ran = Counter(event.name for event in own[place])
-            steps.append(Step(number, (start, end), ran, sum(map(_computes, own[place]))))
+            steps.append(Step(number, (start, end)))
+            for event in own[place]:
+                steps[-1].add(event)
     return steps
-
-
-def _computes(event: Event) -> float:
-    return event.end - event.start if event.kind == KERNEL and not is_communication(event) else 0.0
 
 
 def _by_marks(marks: Sequence[tuple[int, Span]], work: Sequence[Event]) -> list[Step]:
     edges = [span[0] for _, span in marks] + [max((span[1] for _, span in marks), default=0.0)]
-    spans = pairwise(edges)
-    steps = [Step(number, span) for (number, _), span in zip(marks, spans, strict=True) if span[0] < span[1]]
+    steps = [Step(number, span) for (number, _), span in zip(marks, pairwise(edges), strict=True) if span[0] < span[1]]
     starts = [step.span[0] for step in steps]
     for event in work:
         place = bisect_right(starts, event.start) - 1
         if place >= 0 and event.start < steps[place].span[1]:
-            steps[place].ran[event.name] += 1
-            steps[place].kernels += _computes(event)
+            steps[place].add(event)
     return steps
 
 
-def cpu_steps(trace: Trace) -> Steps:
-    """The steps by the CPU's marks, for a trace in which no device ran."""
-    marks = marked_steps(trace.events[MARK])
-    events = [*trace.events[OP], *trace.events[MARK]]
-    steps = _by_marks(marks, trace.events[OP])
-    if not steps:
-        span = (min(event.start for event in events), max(event.end for event in events))
-        basis = "The whole recording: no step is marked"
-        return Steps([Kind([Step(None, span, Counter(event.name for event in events))])], basis, [], False)
-    return _sorted(steps, "Steps as the CPU saw them: from one mark to the next")
-
-
-def _sorted(steps: list[Step], basis: str) -> Steps:
+def _sorted(steps: list[Step], basis: str) -> Steps | None:
     """The steps by their kind, without those that only begin, end or warm up."""
     notes = []
     kinds = _kinds(steps)
-    for step, when in ((steps[0], "first"), (steps[-1], "last")):
+    for step, when in ((steps[0], "first"), (steps[-1], "last")) if len(steps) > 2 else ():
         others = [each for each in steps if each is not step]
-        if len(steps) < 3:
-            break
-        alone = [step] in kinds
-        partial = alone and step.ran.total() < 0.9 * min(each.ran.total() for each in others)
+        partial = [step] in kinds and step.ran.total() < 0.9 * min(each.ran.total() for each in others)
         slow = when == "first" and step.lasts > _SLOW_START * max(each.lasts for each in others)
-        if partial or slow:
+        if len(steps) > 2 and (partial or slow):
             why = "only in part in the recording" if partial else "slower than all others, as a warm-up is"
             notes.append(f"Step {step.number}, the {when}, is left out: it is {why}.")
             steps = others
             kinds = _kinds(steps)
     kinds.sort(key=lambda kind: -sum(step.lasts for step in kind))
-    return Steps([Kind(kind) for kind in kinds], basis, notes, True)
+    return Steps([Kind(kind) for kind in kinds], basis, notes, True) if steps else None
 
 
 def _kinds(steps: Sequence[Step]) -> list[list[Step]]:
@@ -216,9 +193,9 @@ def _kinds(steps: Sequence[Step]) -> list[list[Step]]:
     for alike in _ALIKE if len(steps) > _FEW else _ALIKE[:1]:
         kinds = []
         for step in steps:
-            near = [kind for kind in kinds if difference(step.ran, kind[0].ran) <= alike]
-            if near:
-                min(near, key=lambda kind: difference(step.ran, kind[0].ran)).append(step)
+            near = min(kinds, key=lambda kind: difference(step.ran, kind[0].ran), default=[])
+            if near and difference(step.ran, near[0].ran) <= alike:
+                near.append(step)
             else:
                 kinds.append([step])
         if len(kinds) <= len(steps) / 2:
@@ -230,11 +207,9 @@ def _by_length(kind: list[Step]) -> list[list[Step]]:
     """Steps that run the same kernels on more data, as on longer texts, apart from the others, if that is clear."""
     ranked = sorted(kind, key=lambda step: step.kernels)
     times = [step.kernels for step in ranked]
-    # A kind has two steps at least, and its steps lie near one another.
-    places = range(2, len(times) - 1)
-    if not places:
+    if len(times) < 4:  # a kind has two steps at least, and its steps lie near one another
         return [kind]
-    at = max(places, key=lambda place: times[place] - times[place - 1])
+    at = max(range(2, len(times) - 1), key=lambda place: times[place] - times[place - 1])
     gap = times[at] - times[at - 1]
     spread = max(times[at - 1] - times[0], times[-1] - times[at])
     if gap <= _LONGER * times[at - 1] or gap <= _APART * spread:
@@ -251,22 +226,3 @@ def difference(some: Counter[str], others: Counter[str]) -> float:
     """
     differing = sum(abs(some[name] - others[name]) for name in some.keys() | others.keys())
     return differing / max(1, some.total() + others.total())
-
-
-def _runs(numbers: Sequence[int]) -> list[str]:
-    """Numbers, with three or more in a row as a range."""
-    runs: list[list[int]] = []
-    for number in sorted(numbers):
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    words = []
-    for run in runs:
-        words += [f"{run[0]} to {run[-1]}"] if len(run) > 2 else map(str, run)
-    return words
-
-
-def _mean_ms(spans: Iterable[Span]) -> str:
-    lasts = [end - start for start, end in spans]
-    return f"{sum(lasts) / len(lasts) / 1e3:.3g} ms" if lasts else "no time"

@@ -12,6 +12,8 @@ ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4
 ALL_GATHER = "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 SEND_RECV = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
 TO_GPU = "Memcpy HtoD (Pageable -> Device)"
+WITHIN_GPU = "Memcpy DtoD (Device -> Device)"
+NODE = "autograd::engine::evaluate_function: "
 
 
 class MadeUp:

@@ -7,14 +7,16 @@ import json
 import pickle
 import tracemalloc
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from own_program import command
-from own_program.traces import events
-from own_program.traces.events import KERNEL, TraceError, read_events
+from own_program.traces import text
+from own_program.traces.events import KERNEL, OP, TraceError, read_events
+from own_program.traces.gpus import Gpu
 from own_program.traces.report import read_trace
 from tests.own_program.traces.made_up import GEMM, MadeUp, busy_steps
 
@@ -26,28 +28,27 @@ STEP = json.dumps({"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#1"
     ("content", "message"),
     [
         (b"", "is empty"),
-        (b"   \n", "is empty"),
         (pickle.dumps({"segments": []}), "`course snapshot`"),
         (b"PK\x03\x04 archive.zip", "a zip archive .*, not a trace"),
         (b"SQLite format 3\x00", "Nsight"),
-        (b"\x89PNG\r\n", "an image"),
         (b"<!DOCTYPE html><html>", "a page or XML"),
         (b"\x28\xb5\x2f\xfd....", "zstd"),
+        (b"\n\x9b\x02\x50\x01\xa2\x01\x05trace", "in Perfetto's own format"),
+        (b"\x07report\x00", "binary, not a trace"),
+        (gzip.compress(b"", mtime=0), "is empty"),
+        (gzip.compress(pickle.dumps([]), mtime=0), "a pickle"),
         (b"step,seconds\n1,2\n", "is not JSON"),
         (b'{"a": 1}', "has no traceEvents"),
         (b'{"device_traces": [], "segments": []}', "looks like a memory snapshot"),
+        (b'{"schema": "1.1.1-chakra.0.0.4", "nodes": []}', "looks like an execution trace"),
         (b'{"traceEvents": []}', "without events"),
-        (b'{"traceEvents": {}}', "has no traceEvents"),
         (b'{"traceEvents": [', "breaks off before its first event"),
         (b'{"schemaVersion": 1, "deviceProperties": [{"id"', "breaks off before its first event"),
         (b'{"traceEvents": [' + STEP.encode() + b", ", "ends in the middle, before anything that takes time"),
-        (b"[]", "without events"),
         (b'[{"ph": "X", "cat": "toplevel", "name": "RunTask", "ts": 1, "dur": 2}]', "not one of torch.profiler"),
         (b'{"traceEvents": [1, "x", null, [], {}]}', "without events"),
         (b'{"traceEvents": [{"ph": "X", "cat": "kernel", "name": "k", "ts": NaN, "dur": 1}]}', "has a time"),
-        (b'{"traceEvents": [{"ph": "X", "cat": "kernel", "name": "k", "ts": 1, "dur": -1}]}', "has a time"),
         (b'{"traceEvents": [{"ph": "X", "cat": "kernel", "name": "k", "ts": 1e300, "dur": 1}]}', "has a time"),
-        (b'{"traceEvents": [{"ph": "X", "cat": "kernel", "name": "k", "ts": "soon", "dur": 1}]}', "has a time"),
         (b'{"traceEvents": [{"ph": "X", "cat": "kernel", "name": "k", "ts": 1, "dur": 0}]}', "took any time"),
         (b'{"traceEvents": ' + b"[" * 200_000, "without events|before its first event|nested too deeply"),
         (b'{"traceEvents": [{"args": ' + b"[" * 200_000 + b"]}", "nested too deeply"),
@@ -61,6 +62,21 @@ def test_what_is_no_trace_is_refused_in_one_sentence(content: bytes, message: st
     with pytest.raises(TraceError, match=message) as refused:
         read_trace(path)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("source", [{"traceEvents": []}, [], None, 7, open])
+def test_what_is_no_file_is_refused_in_a_sentence(source: object):
+    with pytest.raises(TraceError, match=f"path or its bytes, and this is of type {type(source).__name__}"):
+        read_trace(source)  # type: ignore[arg-type]
+
+
+def test_another_tools_report_is_known_by_its_name(tmp_path: Path):
+    for name, what in (("a.nsys-rep", "Nsight Systems"), ("a.ncu-rep", "Nsight Compute"), ("a.pftrace", "Perfetto's")):
+        (tmp_path / name).write_bytes(b"of any content")
+        with pytest.raises(TraceError, match=f"{name} is .*{what}"):
+            read_trace(tmp_path / name)
+        (tmp_path / name).write_bytes(WHOLE)  # a name alone is no reason
+        read_trace(tmp_path / name)
 
 
 def test_a_missing_file_and_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
@@ -78,14 +94,24 @@ def test_a_missing_file_and_a_folder(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert capsys.readouterr().out.startswith("Nothing stands out")
 
 
-def test_a_file_that_ends_in_the_middle_is_read_up_to_there():
-    for content in (WHOLE[: len(WHOLE) * 2 // 3], gzip.compress(WHOLE)[:-30], gzip.compress(WHOLE[:-400])):
-        trace = read_events(content)
-        assert 0 < len(trace.events[KERNEL]) <= 16
-        (flaw,) = trace.flaws
-        assert "ends in the middle" in flaw
-        assert flaw in read_trace(content).card().warning
-    assert read_events(WHOLE).flaws == []
+@pytest.mark.parametrize(
+    ("content", "flaw"),
+    [
+        (WHOLE[: len(WHOLE) * 2 // 3], "ends in the middle"),
+        (gzip.compress(WHOLE)[:-30], "ends in the middle"),
+        (gzip.compress(WHOLE[:-400]), "ends in the middle"),
+        (busy_steps(count=400).gz()[:-4] + b"\xff\xff\xff\xff", "is damaged"),  # another length than it has
+    ],
+    ids=["text", "packed", "text in packed", "damage"],
+)
+def test_what_stands_before_an_early_end_is_read(content: bytes, flaw: str):
+    trace = read_events(content)
+    assert len(trace.events[KERNEL]) > 0
+    assert flaw in trace.flaws[0]
+    assert trace.flaws[0] in read_trace(content).card().warning
+
+
+def test_a_whole_file_has_no_flaws():
     assert read_events(gzip.compress(WHOLE[:900]) + gzip.compress(WHOLE[900:])).flaws == []
 
 
@@ -102,19 +128,14 @@ def test_damage_anywhere_gives_an_answer_or_a_sentence(at: int, what: bytes):
 def test_damaged_events_are_left_out_and_counted():
     content = WHOLE.replace(b'"name": "ProfilerStep#6"', b'"name": "Profiler\\Step#6"', 1)
     trace = read_events(content)
-    assert trace.flaws == ["1 events were left out: they are damaged."]
+    assert trace.flaws == ["One event was left out: it is damaged."]
     assert len(trace.events[KERNEL]) == 16
 
 
-def test_numbers_that_json_has_not_are_read_as_versions_of_kineto_wrote_them():
-    made = busy_steps()
-    for event in made.events:
-        if event.get("cat") == "kernel":
-            event["args"]["est. achieved occupancy %"] = "HERE"
-    for word in (b"inf", b"-nan", b"Infinity", b"NaN"):
-        trace = read_events(made.json().replace(b'"HERE"', word))
-        assert trace.flaws == []
-        assert len(trace.events[KERNEL]) == 16
+@pytest.mark.parametrize("word", ["inf", "-nan", "Infinity", "NaN"])
+def test_numbers_that_json_has_not_are_read_as_versions_of_kineto_wrote_them(word: str):
+    trace = read_events(WHOLE.replace(b'"stream": 7', b'"stream": 7, "achieved occupancy %": ' + word.encode()))
+    assert (len(trace.events[KERNEL]), trace.flaws) == (16, [])
 
 
 def test_events_without_a_time_are_counted_and_numbers_in_quotes_are_read():
@@ -137,99 +158,108 @@ def test_odd_arguments_do_no_harm():
 
 def test_the_header_may_stand_after_the_events_and_a_list_of_events_is_a_trace():
     made = busy_steps()
-    after = json.dumps({"traceEvents": made.events, "distributedInfo": {"rank": 1, "world_size": 2}}).encode()
-    assert read_events(after).rank == "rank 1 of 2"
-    assert len(read_events(json.dumps(made.events).encode()).events[KERNEL]) == 16
-    assert len(read_events(b"\xef\xbb\xbf" + WHOLE).events[KERNEL]) == 16
+    info = {"deviceProperties": [{"id": 0}, {"id": 1}], "distributedInfo": {"rank": 1, "world_size": 2}}
+    assert read_events(json.dumps({"traceEvents": made.events, **info}).encode()).rank == "rank 1 of 2"
+    for same in (json.dumps(made.events).encode(), b"\xef\xbb\xbf" + WHOLE, WHOLE.decode().encode("utf-16")):
+        assert len(read_events(same).events[KERNEL]) == 16
+
+
+@pytest.mark.parametrize(
+    ("told", "gpu"),
+    [
+        ({"name": "Tesla V100-SXM2-16GB"}, Gpu("Tesla V100-SXM2-16GB", "NVIDIA", (7, 0))),
+        ({"name": "NVIDIA X1", "computeMajor": 13, "computeMinor": 1}, Gpu("NVIDIA X1", "NVIDIA", (13, 1))),
+        ({"name": "AMD Instinct MI300X", "computeMajor": 9, "computeMinor": 4}, Gpu("AMD Instinct MI300X", "AMD")),
+        ({"name": "Intel(R) Arc(TM) B580 Graphics"}, Gpu("Intel(R) Arc(TM) B580 Graphics", "Intel")),
+        ({}, Gpu("", "NVIDIA")),  # the calls tell its maker
+    ],
+)
+def test_what_a_gpu_is(told: dict[str, Any], gpu: Gpu):
+    assert read_events(busy_steps().json(deviceProperties=[told] if told else [])).gpus == {0: gpu}
+
+
+@pytest.mark.parametrize(
+    ("machine_has_one", "category", "name", "shows"),
+    [
+        (False, "cpu_op", "aten::cudnn_is_acceptable", False),
+        (False, "user_annotation", "copy to cuda: nccl:warm-up", False),
+        (False, "user_annotation", "gloo:all_reduce", False),
+        (False, "user_annotation", "nccl:all_to_all", True),
+        (False, "cuda_runtime", "cudaLaunchKernel", True),
+        (True, "cuda_runtime", "cudaDeviceSynchronize", False),  # recorded, and idle
+        (True, "cpu_op", "aten::mm", True),  # not recorded
+        (False, "kernel", GEMM, True),
+    ],
+)
+def test_a_device_shows_in_what_was_recorded_not_in_words(machine_has_one: bool, category: str, name: str, shows: bool):
+    made = MadeUp()
+    made.event(category, name, 0, 1)
+    listed = [{"id": 0, "name": "NVIDIA H100"}] if machine_has_one else []
+    assert read_events(made.json(deviceProperties=listed)).has_gpu_side == shows
+
+
+def test_other_makers_kernels_are_read():
+    made = busy_steps()
+    for event in made.events:
+        event["cat"] = event.get("cat", "").replace("kernel", "privateuse1_kernel").replace("cuda", "privateuse1")
+    assert len(read_events(made.json()).events[KERNEL]) == 16
+    for event in made.events:  # as Ascend writes them: without a category, and numbers in quotes
+        if event.pop("cat") == "privateuse1_kernel":
+            event["ts"], event["args"] = str(event["ts"]), {"Task Type": "AI_CORE", "Stream Id": 2}
+    (kernel, *others) = read_events(json.dumps([*made.events, json.loads(STEP)]).encode()).events[KERNEL]
+    assert (kernel.stream, kernel.device, len(others)) == (2, 0, 15)
+
+
+def test_operators_keep_the_shapes_of_their_inputs():
+    made = MadeUp()
+    made.op("aten::cat", 0, 5, **{"Input Dims": [[[2, 3], [4, 3]], []], "Input type": ["TensorList", "Scalar"]})
+    made.op("aten::mm", 6, 5, **{"Input Dims": [[2, 3], [3, 4]], "Sequence number": 8})
+    made.op("aten::mm", 12, 5)
+    cat, product, unknown = read_events(made.json()).events[OP]
+    assert cat.shapes == (((2, 3), (4, 3)), ())
+    assert (product.shapes, product.sequence) == (((2, 3), (3, 4)), 8)
+    assert unknown.shapes is None
 
 
 def test_pieces_may_end_anywhere(monkeypatch: pytest.MonkeyPatch):
-    expected = read_events(WHOLE).events
+    made = busy_steps()
+    for event in made.events[2::3]:
+        event["args"] |= {"of several": [{"rank": 0}, {"rank": 1, "more": [{"a": 1}, {"a": 2}]}], "last": 1}
+    content = made.json()
+    expected = read_events(content)
+    assert len(expected.events[KERNEL]) == 16
     for size in (1, 7, 64, 1001):
-        monkeypatch.setattr(events, "_PIECE", size)
-        assert read_events(WHOLE).events == expected
-        assert read_events(gzip.compress(WHOLE)).events == expected
+        monkeypatch.setattr(text, "_PIECE", size)
+        for same in (content, gzip.compress(content), content.replace(b'"last": 1', b'"last": nan')):
+            assert read_events(same) == expected
 
 
 def test_a_long_trace_is_never_held_as_text():
     other = json.dumps({"ph": "f", "cat": "ac2g", "name": "x" * 400, "ts": 1, "id": 1}).encode()
-    content = WHOLE[:-2] + (b"," + other) * 40_000 + b"]}"
-    packed = gzip.compress(content, 1)
-    assert len(content) > 15 << 20
+    packed = gzip.compress(WHOLE[:-2] + (b"," + other) * 40_000 + b"]}", 1)
     tracemalloc.start()
     try:
-        trace = read_events(packed)
-        peak = tracemalloc.get_traced_memory()[1]
+        assert len(read_events(packed).events[KERNEL]) == 16
+        assert tracemalloc.get_traced_memory()[1] < 8 << 20  # of 18 MB
     finally:
         tracemalloc.stop()
-    assert len(trace.events[KERNEL]) == 16
-    assert peak < 8 << 20
 
 
-def test_too_much_is_refused(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(events, "_MOST_TEXT", 1000)
-    with pytest.raises(TraceError, match="record fewer steps"):
-        read_events(WHOLE)
-    monkeypatch.setattr(events, "_MOST_TEXT", 1 << 30)
-    monkeypatch.setattr(events, "_MOST_EVENTS", 20)
-    with pytest.raises(TraceError, match="record fewer steps"):
-        read_events(WHOLE)
-
-
-def test_a_small_file_that_unpacks_to_much_is_refused_early(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(events, "_MOST_TEXT", 4 << 20)
-    bomb = gzip.compress(b'{"traceEvents": [' + b" " * (64 << 20))
-    assert len(bomb) < 1 << 20
-    tracemalloc.start()
-    try:
+@pytest.mark.parametrize("packed", [False, True])
+def test_what_is_too_large_is_refused_early_and_what_is_not_is_read(packed: bool, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(text, "_SURE", 1 << 20)
+    content = WHOLE[:-2] + (b"," + STEP.encode()) * 60_000 + b"]}"
+    brought = gzip.compress(content, 1) if packed else content
+    for most in (len(content) // 2, len(content) - 1):
+        monkeypatch.setattr(text, "_MOST_TEXT", most)
+        seen: list[int] = []
         with pytest.raises(TraceError, match="record fewer steps"):
-            read_events(bomb)
-        assert tracemalloc.get_traced_memory()[1] < 24 << 20
-    finally:
-        tracemalloc.stop()
+            seen.extend(map(len, text.RawTrace(brought)))
+        assert sum(seen) < 20_000
+    monkeypatch.setattr(text, "_MOST_TEXT", len(content))
+    assert sum(map(len, text.RawTrace(brought))) > 60_000
 
 
-def test_times_keep_their_fractions():
-    made = MadeUp(zero=3_923_968_026_555.0)
-    made.step(1, 0, 100)
-    made.work(GEMM, 10.25, 50.5, launched=5)
-    (kernel,) = read_events(made.json()).events[KERNEL]
-    assert kernel.start == pytest.approx(10.25, abs=0.001)
-    assert kernel.end - kernel.start == pytest.approx(50.5, abs=0.001)
-
-
-def test_a_terminal_sees_how_far_reading_is(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    monkeypatch.setattr(events, "_QUIET_S", 0.0)
-    monkeypatch.setattr(events, "_PIECE", 512)
-    read_events(WHOLE)
-    assert capsys.readouterr().err == ""  # a log file sees nothing
-    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
-    read_events(WHOLE)
-    assert "reading the file" in capsys.readouterr().err
-
-
-def test_a_recording_of_nothing_is_one_of_torch():
-    span = {"ph": "X", "cat": "Trace", "name": "PyTorch Profiler (0)", "ts": 1, "dur": 2, "pid": "Spans", "tid": "x"}
-    with pytest.raises(TraceError, match="without events"):
-        read_events(json.dumps({"schemaVersion": 1, "traceEvents": [span]}).encode())
-
-
-def test_an_execution_trace_is_named():
-    with pytest.raises(TraceError, match="looks like an execution trace"):
-        read_events(b'{"schema": "1.1.1-chakra.0.0.4", "nodes": [{"id": 1, "name": "aten::mm"}]}')
-
-
-def test_a_mark_with_an_absurd_number_is_no_step():
-    mark = {"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#" + "9" * 5000, "ts": 0, "dur": 5, "tid": 1}
-    op = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "ts": 0, "dur": 5, "tid": 1}
-    assert "no step is marked" in read_trace(json.dumps({"traceEvents": [mark, op]}).encode()).card().provenance
-
-
-def test_what_lies_before_the_damage_of_a_compressed_file_is_read():
-    made = busy_steps(count=400)
-    packed = bytearray(made.gz())
-    assert len(packed) > 20_000
-    packed[-4:-1] = b"\xff\xff\xff"  # the length at its end does not agree
-    trace = read_events(bytes(packed))
-    assert len(trace.events[KERNEL]) > 0.5 * 1600
-    assert "damaged" in trace.flaws[0]
+def test_a_compressed_file_that_is_cut_is_not_taken_for_a_huge_one(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(text, "_SURE", 1 << 10)
+    assert read_events(gzip.compress(WHOLE)[:-60] + b"\xff" * 4).flaws  # its last bytes tell of 4 GiB

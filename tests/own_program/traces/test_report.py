@@ -4,24 +4,32 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
+from torch.nn import functional
+from torch.profiler import profile, schedule
+from torch.utils.data import DataLoader, TensorDataset
 
 from course_utils.show.advice import Advice
 from own_program.traces import shares as places
-from own_program.traces.cpu import COMMUNICATION, LOADING, PYTHON_CODE
-from own_program.traces.names import is_own_code
+from own_program.traces.cpu import COMMUNICATION, COMPILING
 from own_program.traces.report import TraceError, TraceReport, read_trace
 from tests.own_program.traces.made_up import (
     ALL_GATHER,
     ALL_REDUCE,
     GEMM,
+    NODE,
     POINTWISE,
     SEND_RECV,
     TO_GPU,
+    WITHIN_GPU,
     MadeUp,
     busy_steps,
 )
@@ -57,22 +65,15 @@ def test_a_busy_gpu_gets_no_advice():
     assert report.card().warning == ""
 
 
-def test_hidden_communication_and_small_losses_are_no_advice():
+def test_what_the_gpu_does_not_wait_for_costs_nothing():
     made = busy_steps(count=4)
     for number in range(4):
         made.work(ALL_REDUCE, 1000 * number + 1100, 600, launched=1000 * number + 50, stream=20)
+        made.mark("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", 1000 * number + 100, 800)
     report = read(made)
     assert report.plan == ()
     assert share(report, places.HIDDEN) == pytest.approx(0.6)
-    assert share(report, places.SENDS) == 0
     assert "Nothing stands out" in report.card().words
-
-
-def test_loading_beside_a_busy_gpu_costs_nothing():
-    made = busy_steps()
-    for number in range(4):
-        made.mark("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", 1000 * number + 100, 800)
-    assert read(made).plan == ()
 
 
 # One thing is wrong
@@ -95,22 +96,71 @@ def test_late_launches_are_the_gpus_wait_for_the_host():
         for kernel in range(10):
             start = 1000 * number + 100 * kernel
             made.work(GEMM, start + 40, 60, launched=start + 35)
-    report = read(made)
-    advice = only(report)
+    advice = only(report := read(made))
     assert share(report, places.LAUNCH) == pytest.approx(0.4)
     assert (advice.lesson, advice.saving) == ("torch_compile", "at most 40% of a step")
     assert "of 10 a step" in advice.because
+    assert "with_stack=True tells" in advice.because  # nothing shows whose launches these are
 
 
-def test_waiting_for_data_is_told_from_waiting_for_launches():
-    made = dry(300)
-    for number in range(3):
-        made.mark("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 1000 * number, 250)
+def test_moments_between_short_kernels_are_advice_and_no_riddle():
+    made = busy_steps(count=4, parts=200)
+    for event in made.events:
+        if event.get("cat") == "kernel":
+            event["dur"] *= 0.6
     report = read(made)
-    assert share(report, places.DATA) == pytest.approx(0.25)
-    assert share(report, places.LAUNCH) == pytest.approx(0.05)
-    assert [advice.lesson for advice in report.plan] == ["data_loading", "torch_compile"]
-    assert "do not add up" in " ".join(report.card().notes)
+    assert only(report).saves == pytest.approx(0.4, abs=0.01)
+    assert "fewer kernels" in only(report).change
+    assert report.card().warning == ""
+
+
+def test_what_holds_the_gpu_up_before_a_launch():
+    made = dry(500)
+    for number in range(3):
+        made.event("cuda_runtime", "cudaMalloc", 1000 * number + 10, 200)
+        made.copy(TO_GPU, 1000 * number + 220, 160, launched=1000 * number + 215, call_lasts=190)
+    assert {a.lesson: a.saves for a in read(made).plan[:2]} == {
+        "caching_allocator": pytest.approx(0.2, abs=0.01),
+        "pinned_memory": pytest.approx(0.19, abs=0.01),
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "place", "lesson"),
+    [
+        ("Memcpy HtoD (Pinned -> Device)", places.PINNED, "pinned_memory"),
+        ("Memcpy HtoD (Host -> Device)", places.PINNED, "pinned_memory"),  # ROCm does not say which memory
+        ("CopyHostToDevice", places.PINNED, "pinned_memory"),
+        ("Memcpy DtoH (Device -> Pinned)", places.TO_HOST, "host_device_syncs"),
+        (WITHIN_GPU, places.WITHIN, "profiler"),
+    ],
+)
+@pytest.mark.parametrize("lasts", [100, 20])
+def test_copies_by_their_kind(name: str, place: str, lesson: str, lasts: float):
+    made = MadeUp()
+    for number in range(3):
+        made.step(number, 1000 * number, 1000)
+        made.copy(name, 1000 * number + 1000, lasts, launched=1000 * number + 5)
+        made.work(GEMM, 1000 * number + 1000 + lasts, 1000 - lasts, launched=1000 * number + 10)
+    report = read(made)
+    assert share(report, place) == pytest.approx(lasts / 1000)
+    assert [advice.lesson for advice in report.plan] == ([lesson] if lasts == 100 else [])
+
+
+@pytest.mark.parametrize("stacks", [True, False])
+def test_copies_on_the_gpu_name_the_operator_that_makes_them_and_its_line(stacks: bool):
+    made = MadeUp()
+    for number in range(4):
+        start = 1000 * number
+        made.step(number, start, 1000)
+        if stacks:
+            made.event("python_function", "model.py(12): forward", start + 2, 500)
+        made.op("aten::contiguous", start + 3, 20)
+        made.op("aten::copy_", start + 5, 15)
+        made.copy(WITHIN_GPU, start + 1000, 250, launched=start + 8)
+        made.work(GEMM, start + 1250, 750, launched=start + 40)
+    where = " in model.py(12): forward" if stacks else ""
+    assert f"made by aten::contiguous{where} (100% of them): 250 µs a step" in only(read(made)).because
 
 
 def test_a_synchronisation_is_named_with_its_operator_and_line():
@@ -130,37 +180,6 @@ def test_a_synchronisation_is_named_with_its_operator_and_line():
     assert advice.lesson == "host_device_syncs"
     assert "in aten::item (cudaStreamSynchronize), train.py(42): train" in advice.because
     assert advice.saves == pytest.approx(0.2, abs=0.001)
-    assert "cudaStreamSynchronize" in repr(report.card().numbers)
-
-
-def test_copies_from_pageable_memory():
-    made = dry(200)
-    for number in range(3):
-        made.copy(TO_GPU, 1000 * number + 20, 160, launched=1000 * number + 5, call_lasts=190)
-    advice = only(read(made))
-    assert advice.lesson == "pinned_memory"
-    assert advice.saves == pytest.approx(0.195, abs=0.01)
-
-
-@pytest.mark.parametrize(
-    ("name", "place", "lesson"),
-    [
-        ("Memcpy HtoD (Pinned -> Device)", places.PINNED, "pinned_memory"),
-        ("Memcpy DtoH (Device -> Pinned)", places.TO_HOST, "host_device_syncs"),
-        ("Memcpy DtoD (Device -> Device)", places.WITHIN, None),
-        ("Memcpy HtoD (Host -> Device)", places.PINNED, "pinned_memory"),  # ROCm does not say which memory
-        ("CopyHostToDevice", places.PINNED, "pinned_memory"),
-    ],
-)
-def test_copies_by_their_kind(name: str, place: str, lesson: str | None):
-    made = MadeUp()
-    for number in range(3):
-        made.step(number, 1000 * number, 1000)
-        made.copy(name, 1000 * number + 1000, 100, launched=1000 * number + 5)
-        made.work(GEMM, 1000 * number + 1100, 900, launched=1000 * number + 10)
-    report = read(made)
-    assert share(report, place) == pytest.approx(0.1)
-    assert [advice.lesson for advice in report.plan] == ([lesson] if lesson else [])
 
 
 @pytest.mark.parametrize(
@@ -187,17 +206,41 @@ def test_communication_that_nothing_hides(kernel: str, lesson: str, word: str):
 
 
 @pytest.mark.parametrize(
+    ("computes", "sends", "beside", "saves"),
+    [(200, 800, 0, 0.2), (400, 600, 0, 0.4), (600, 400, 0, 0.4), (300, 800, 100, 0.2), (1000, 500, 500, None)],
+)
+def test_no_more_communication_can_be_hidden_than_there_is_to_hide_it_behind(
+    computes: float, sends: float, beside: float, saves: float | None
+):
+    made = MadeUp()
+    for number in range(4):
+        start = 1000 * number
+        made.step(number, start, 1000)
+        made.work(GEMM, start + 1000, computes, launched=start + 5)
+        made.work(ALL_REDUCE, start + 1000 + computes - beside, sends, launched=start + 6, stream=20)
+    plan = [advice for advice in read(made).plan if "communication" in advice.change]
+    assert [advice.saves for advice in plan] == ([pytest.approx(saves)] if saves else [])
+    assert all(f": {sends - beside:.0f} µs a step." in advice.because for advice in plan)
+    assert all((1000 * saves < sends - beside) == ("to save more, send less" in a.because) for a in plan)
+
+
+def test_where_nothing_could_hide_communication_less_is_to_be_sent():
+    made = MadeUp()
+    for number in range(4):
+        made.step(number, 1000 * number, 1000)
+        made.work(GEMM, 1000 * number + 1000, 10, launched=1000 * number + 5)
+        made.work(ALL_REDUCE, 1000 * number + 1010, 990, launched=1000 * number + 6, stream=20)
+    assert only(read(made)).change.startswith("send less, or less often")
+
+
+@pytest.mark.parametrize(
     ("asked_by", "argument", "word"),
     [
         ((), "", "send and receive, or all_to_all"),
-        (("nccl:all_to_all",), "", "all_to_all"),
         (("nccl:send 0->1",), "", "send and receive"),
-        (("nccl:gather",), "", "gather"),
         (("nccl:all_reduce",), "", "all_reduce"),  # as old versions of NCCL have it
-        (("c10d::alltoall_base_", "record_param_comms"), "", "all_to_all"),
         (("c10d::alltoall_base_", "nccl:coalesced"), "", "all_to_all"),
         (("my broadcast",), "", "send and receive, or all_to_all"),  # an annotation of the user's
-        (("nccl:coalesced",), "all_to_allv", "all_to_all"),
         (("nccl:coalesced",), "recv", "send and receive"),
     ],
 )
@@ -233,6 +276,29 @@ def test_who_asked_for_a_kernel_says_which_collective_it_is(asked_by: tuple[str,
 def test_matrix_products_in_single_precision(kernel: str, saves: float | None):
     report = read(busy_steps(kernel=kernel))
     assert [(advice.lesson, advice.saves) for advice in report.plan] == ([("mixed_precision", saves)] if saves else [])
+
+
+@pytest.mark.parametrize(
+    ("gpu", "how"),
+    [
+        ({"name": "NVIDIA A100-SXM4-40GB"}, "autocast to bfloat16"),
+        ({"name": "some card", "computeMajor": 9, "computeMinor": 0}, "autocast to bfloat16"),
+        ({"name": "Tesla V100-SXM2-16GB"}, "autocast to float16, with a GradScaler"),
+        ({"name": "Tesla T4"}, "autocast to float16, with a GradScaler"),
+        ({"name": "Tesla P100-PCIE-16GB"}, None),
+        ({"name": "AMD Radeon Graphics"}, "autocast"),
+        ({"name": "some card"}, "autocast"),
+    ],
+)
+def test_16_bits_are_of_a_type_that_the_gpu_computes_in(gpu: dict[str, Any], how: str | None):
+    made = busy_steps(kernel="ampere_sgemm_128x64_tn", parts=3)
+    for number in range(4):
+        made.work("layer_norm", 1000 * number + 1000, 400, launched=1000 * number + 20, stream=8)
+    report = read(made, deviceProperties=[{"id": 0, **gpu}])
+    assert [advice.change for advice in report.plan] == ([f"compute in 16 bits ({how})"] if how else [])
+    if how:
+        assert only(report).saves == 1
+        assert "of other kernels half can go at most" in only(report).because
 
 
 SOFTMAX = "void (anonymous namespace)::softmax_warp_forward<float, float, float, 10, {}, false>(float*, float const*)"
@@ -298,15 +364,6 @@ def test_runs_of_elementwise_kernels_and_not_single_ones():
     assert made((GEMM, POINTWISE, GEMM, POINTWISE, GEMM)).plan == ()
 
 
-def test_memory_that_is_allocated_in_every_step():
-    made = dry(300)
-    for number in range(3):
-        made.event("cuda_runtime", "cudaMalloc", 1000 * number + 10, 200)
-    report = read(made)
-    assert report.plan[0].lesson == "caching_allocator"
-    assert report.plan[0].saves == pytest.approx(0.2)
-
-
 # Steps
 
 
@@ -346,12 +403,10 @@ def test_a_first_step_that_warms_up_and_a_last_one_that_is_cut_are_left_out():
 
 def test_the_span_that_was_read_is_named():
     made = busy_steps(count=3)
-    for number in range(3):
-        # What the GPU's side marks is a part of the step: Python's thread alone.
+    for number in range(3):  # what the GPU's side marks is a part of the step: Python's thread alone
         made.event("gpu_user_annotation", f"ProfilerStep#{number + 5}", 1000 * number + 1000, 250, 7, device=0)
     card = read(made).card()
     assert "Steps as the GPU saw them: from the first work of a step to the first of the next" in card.provenance
-    assert "marks on the GPU's side last 0.25 ms, the CPU's 1 ms" in card.provenance
     assert "1.00 ms" in card.words
 
 
@@ -401,6 +456,90 @@ def test_an_idle_gpu_whose_kernel_was_launched_gives_no_advice_but_a_warning():
     assert "kernels are missing" in report.card().warning
 
 
+def test_the_largest_part_is_told_first_and_why_or_that_nobody_knows():
+    made = MadeUp()
+    for number in range(4):
+        made.step(number, 1000 * number, 1000)
+        made.work(GEMM, 1000 * number + 1000, 200, launched=1000 * number + 1)
+        made.work("volta_sgemm_128x64_tn", 1000 * number + 1810, 190, launched=1000 * number + 3)
+    report = read(made)
+    assert report.card().words.startswith(
+        "The largest part of a step (1.00 ms) is idle: between launched kernels (61%); the GPU computes for 39%. The "
+        "next kernel had been launched by then: the GPU waited for another stream or another GPU, or kernels are "
+        "missing from the file. Of what is known, change first: compute in 16 bits"
+    )
+    assert report.card().warning == ""
+
+
+def one_long_launch(steps: int, slow: tuple[int, ...], call: str = "cudaLaunchKernel", inside: float = 0) -> MadeUp:
+    made, at = MadeUp(), 0.0
+    for number in range(steps):
+        begin = at
+        for kernel in range(14):
+            lasts = 6600.0 if number in slow and kernel == 9 else 12.0
+            made.op("aten::mm", at, lasts + 6)
+            made.work(GEMM, at + lasts + 2, 8, launched=at, call=call, call_lasts=lasts * (1 - inside))
+            at += lasts + 40
+        made.step(number + 1, begin, at - begin)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("call", "inside", "how"),
+    [
+        ("hipLaunchKernel", 0, " (mode='reduce-overhead')"),
+        ("cuLaunchKernelEx", 0.99, ", with CUDA graphs (mode='reduce-overhead')"),
+        ("urEnqueueKernelLaunch", 0, ""),
+    ],
+)
+def test_the_first_use_of_a_kernel_is_told_from_launches(call: str, inside: float, how: str):
+    report = read(one_long_launch(1, (0,), call, inside))
+    words = report.card().words
+    assert "is idle: start, or first use (90%); the GPU computes for 1.5%. aten::mm took 6.61 ms, far" in words
+    assert "a first use, as it seems, which loads code. Record later steps, with schedule(wait=5, warmup=3" in words
+    assert only(report).change == f"launch less: compile the step{how}"
+    assert only(report).saves == pytest.approx(0.08, abs=0.01)
+
+
+def test_long_launches_in_each_step_are_no_first_use():
+    report = read(one_long_launch(4, (0, 1, 2, 3)))
+    assert share(report, places.START) == 0
+    assert share(report, places.LAUNCH) > 0.9
+    assert share(read(one_long_launch(4, (2,))), places.START) > 0.5
+
+
+def test_one_long_wait_may_be_a_compilation():
+    made = MadeUp()
+    made.step(1, 0, 13.3e6)
+    made.op("aten::mm", 10, 13.2e6)
+    made.work("triton_poi_fused_0", 13.25e6, 50, launched=13.25e6 - 10)
+    advice = only(read(made))
+    assert advice.change == "find what the CPU did in one wait of 13.2 s, such as compiling"
+    assert "If it is a first use, later steps do without." in advice.because
+
+
+@pytest.mark.parametrize("gpu", [True, False])
+@pytest.mark.parametrize("steps", [1, 4])
+def test_compiling_is_told_as_such(gpu: bool, steps: int):
+    made = MadeUp()
+    for number in range(steps):
+        start = 10_000 * number
+        made.step(number, start, 10_000)
+        made.op("_compile.compile_inner (dynamo_timed)", start + 10, 7000)
+        made.op("aten::mm", start + 100, 500)
+        made.op("aten::mm", start + 7100, 2900)
+        if gpu:
+            made.work(GEMM, start + 7110, 2890, launched=start + 7105)
+    report = read(made)
+    assert share(report, places.COMPILING if gpu else COMPILING) == pytest.approx(0.7, abs=0.02)
+    if steps > 1:
+        assert only(report).change == "compile once, not in each step"
+        assert "torch.compile worked in 4 of 4 steps" in only(report).because.lower()
+    else:
+        assert report.plan == ()
+        assert "That is torch.compile's own work" in report.card().words
+
+
 # Devices and makers
 
 
@@ -418,35 +557,10 @@ def test_several_gpus_in_one_trace_each_have_a_column():
     assert share(report, places.SENDS, 1) == pytest.approx(0.49, abs=0.01)
 
 
-def test_the_header_names_rank_and_gpu():
-    header = {"distributedInfo": {"rank": 3, "world_size": 8}, "deviceProperties": [{"id": 0, "name": "AMD MI300X"}]}
-    assert "rank 3 of 8, AMD MI300X" in read(busy_steps(), **header).card().provenance
-    odd = {"distributedInfo": "none", "deviceProperties": [3, {"name": 4}]}
-    assert read(busy_steps(), **odd).plan == ()
-
-
-@pytest.mark.parametrize(
-    ("cat", "call_cat", "call"),
-    [
-        ("kernel", "cuda_runtime", "hipLaunchKernel"),
-        ("Kernel", "Runtime", "cudaLaunchKernel"),  # torch 1.8
-        ("kernel", "cuda_driver", "cuLaunchKernelEx"),
-        ("kernel", "xpu_runtime", "urEnqueueKernelLaunch"),
-        ("kernel", "privateuse1_runtime", "launch"),
-        ("mtia_ccp_events", "mtia_runtime", "launch"),
-    ],
-)
-def test_traces_of_other_makers_and_versions(cat: str, call_cat: str, call: str):
-    made = MadeUp()
-    for number in range(3):
-        made.event("Operator", f"ProfilerStep#{number}", 1000 * number, 1000)
-        made.work(GEMM, 1000 * number + 400, 600, launched=1000 * number + 395, cat=cat, call_cat=call_cat, call=call)
-    report = read(made)
-    assert share(report, places.COMPUTE) == pytest.approx(0.6)
-    assert only(report).saves == share(report, places.LAUNCH) == pytest.approx(0.4)
-
-
 # The CPU alone
+
+CPU_ONLY: dict[str, Any] = {"deviceProperties": []}
+WITH_GPU: dict[str, Any] = {"deviceProperties": [{"id": 0, "name": "H100"}]}
 
 
 def cpu_trace(**parts: float) -> MadeUp:
@@ -463,17 +577,49 @@ def cpu_trace(**parts: float) -> MadeUp:
     return made
 
 
-def test_a_cpu_that_loads_in_the_main_process():
-    report = read(cpu_trace(loads=4000))
-    advice = only(report)
-    assert (advice.lesson, advice.saving) == ("data_loading", "at most 40% of a step")
-    assert share(report, LOADING) == pytest.approx(0.4)
-    assert share(report, PYTHON_CODE) == pytest.approx(0.1)
+FETCHES = 32
 
 
-def test_a_cpu_that_waits_for_another_rank():
-    report = read(cpu_trace(sends=4500), deviceProperties=[])
-    assert share(report, COMMUNICATION) == pytest.approx(0.45)
+@pytest.mark.parametrize(
+    ("each", "decodes", "loader", "change"),
+    [
+        (30, False, "SingleProcess", "index the tensors once a batch, not sample by sample"),
+        (300, False, "SingleProcess", "load batches in worker processes (num_workers)"),  # read from a file, say
+        (30, True, "SingleProcess", "load batches in worker processes (num_workers)"),
+        (30, False, "MultiProcessing", "give the DataLoader more workers, or less work"),
+    ],
+)
+@pytest.mark.parametrize("gpu", [True, False])
+def test_a_loader_is_told_what_its_samples_need(each: float, decodes: bool, loader: str, change: str, gpu: bool):
+    made = MadeUp()
+    lasts = each * FETCHES + 500
+    for number in range(3):
+        start = lasts * number
+        made.step(number, start, lasts)
+        made.mark(f"enumerate(DataLoader)#_{loader}DataLoaderIter.__next__", start, each * FETCHES)
+        made.event("python_function", "train.py(9): main", start, lasts)
+        for sample in range(FETCHES if loader == "SingleProcess" else 0):
+            made.op("aten::select", start + each * sample, 2)
+            made.event("python_function", "data.py(7): __getitem__", start + each * sample + 0.5, each - 1)
+            if decodes:
+                made.op("aten::upsample_bilinear2d", start + each * sample + 3, each - 5)
+        made.op("aten::addmm", start + lasts - 490, 490)
+        if gpu:
+            made.work(GEMM, start + lasts - 480, 480, launched=start + lasts - 485)
+    advice = read(made).plan[0]
+    assert (advice.lesson, advice.change) == ("data_loading", change)
+    assert advice.saves == pytest.approx(each * FETCHES / lasts, abs=0.02)
+    assert ("most of that in data.py(7): __getitem__" in advice.because) == (loader == "SingleProcess")
+    assert ("aten::select 32 times a step: it fetches samples one by one" in advice.because) == ("once" in change)
+
+
+@pytest.mark.parametrize(("beside", "sends"), [(0, 0.45), (500, 0.4)])
+def test_a_cpu_that_waits_for_another_rank(beside: float, sends: float):
+    made = cpu_trace(sends=4500)
+    for number in range(3):
+        made.op("aten::mm", 10_000 * number, beside, tid=3)  # what a third thread computes hides it
+    report = read(made, **CPU_ONLY)
+    assert share(report, COMMUNICATION) == pytest.approx(sends)
     assert only(report).lesson == "ddp"
     assert "waited for communication (all_reduce)" in only(report).because
 
@@ -526,30 +672,74 @@ def test_pythons_time_is_told_before_a_plan_that_saves_less(loads: float, python
     assert only(report).saves == pytest.approx(loads / 10_000)
 
 
-def test_a_thread_that_is_not_in_the_file_is_no_riddle_for_stacks():
-    made = cpu_trace(loads=800)
-    made.mark("Optimizer.step#SGD.step", 9900, 10)
-    assert "is operators (50%). To change first: " in read(made).card().words
+def batch_by_hand(own: int, layers: int, frozen: int = 0, stacks: bool = False, gpu: bool = False) -> MadeUp:
+    """Steps of a training that adds small tensors one by one, and of a model with a backward pass of 40 us a layer."""
+    made, at = MadeUp(), 0.0
+    for number in range(3):
+        begin = at
+        for _ in range(own):
+            made.op("aten::add", at, 10)
+            if gpu:
+                made.work(POINTWISE, at + 12, 4, launched=at + 5)
+            at += 20
+        if stacks:
+            made.event("python_function", "train.py(12): collate", begin, 20 * own)
+            made.event("python_function", "nn.Module: Net_0", at, 20 * (layers + frozen))
+        for layer in range(frozen + layers):
+            numbered = {} if layer < frozen else {"Sequence number": 1000 * number + layer}
+            made.op("aten::relu" if layer % 2 else "aten::linear", at, 10, **numbered)
+            if gpu:
+                made.work(GEMM, at + 12, 4, launched=at + 5)
+            at += 20
+        for layer in range(frozen + layers - 1, frozen - 1, -1):
+            made.op(f"{NODE}AddmmBackward0", at, 40, **{"Sequence number": 1000 * number + layer})
+            if gpu:
+                made.work(GEMM, at + 12, 40, launched=at + 5)
+            at += 40
+        made.step(number, begin, at - begin)
+    return made
 
 
-def test_pythons_time_alone_asks_for_stacks():
+@pytest.mark.parametrize("gpu", [True, False])
+@pytest.mark.parametrize("stacks", [True, False])
+def test_operators_of_the_programs_own_loop_are_no_matter_for_a_compiler(stacks: bool, gpu: bool):
+    advice = read(batch_by_hand(300, 20, stacks=stacks, gpu=gpu)).plan[0]
+    assert advice.change == "call fewer operators outside the model, each on more data"
+    where = " (train.py(12): collate)" if stacks else ""
+    assert f"a step come from your own code outside the model{where}, mostly aten::add (300)" in advice.because
+    assert advice.saves == pytest.approx(6000 / 7200, abs=0.02)
+
+
+@pytest.mark.parametrize("gpu", [True, False])
+@pytest.mark.parametrize(("layers", "frozen", "stacks"), [(300, 0, True), (300, 0, False), (8, 300, False)])
+def test_a_models_own_small_operators_are(layers: int, frozen: int, stacks: bool, gpu: bool):
+    plan = read(batch_by_hand(8, layers, frozen, stacks, gpu)).plan
+    assert "compile the" in plan[0].change
+    assert "outside the model" not in " ".join(advice.change for advice in plan)
+    assert "with_stack=True tells" not in plan[0].because
+
+
+def test_many_small_operators_of_which_the_trace_does_not_tell_whose_they_are():
     made = MadeUp()
     for number in range(3):
         made.step(number, 10_000 * number, 10_000)
-        made.op("aten::addmm", 10_000 * number, 3000)
-    assert read(made).card().words.endswith("(70%). Record with with_stack=True to see where.")
-
-
-def test_many_small_operators_on_a_cpu():
-    made = MadeUp()
-    for number in range(3):
-        start = 10_000.0 * number
-        made.step(number, start, 10_000)
         for place in range(500):
-            made.op("aten::add", start + 20 * place, 10)
+            made.op("aten::add", 10_000 * number + 20 * place, 10)
     advice = only(read(made))
-    assert advice.lesson == "torch_compile"
+    assert advice.change == "fuse small operators: compile the model"
     assert "500 operators a step took under 20 µs of their own" in advice.because
+    assert "Whether they are the model's, or your own code's around it" in advice.because
+
+
+@pytest.mark.parametrize(("kernel", "larger"), [(4, True), (95, False)])
+def test_a_larger_batch_is_named_where_launches_hold_up_a_small_one(kernel: float, larger: bool):
+    made = MadeUp()
+    for number in range(4):
+        made.step(number, 2000 * number, 2000)
+        for place in range(20):
+            at = 2000 * number + 100 * place
+            made.work(GEMM, at + 100 - kernel, kernel, launched=at + 92 - kernel)
+    assert ("A larger batch, if memory is left" in only(read(made)).because) == larger
 
 
 @pytest.mark.parametrize("fused", [False, True])
@@ -567,67 +757,6 @@ def test_an_optimizer_of_many_operators_on_a_cpu(fused: bool):
     assert [advice.lesson for advice in report.plan] == ([] if fused else ["torch_compile"])
 
 
-def rows_of_operators(forward: tuple[str, ...], backward: tuple[tuple[str, str], ...] = (), each: int = 90) -> MadeUp:
-    """Steps of 1000 us; each operator takes the same time, and the last one the rest."""
-    made = MadeUp()
-    for number in range(4):
-        start = 1000.0 * number
-        made.step(number, start, 1000)
-        for name in forward:
-            made.op(name, start, each)
-            made.op("aten::to", start + 1, 1)  # of a number, as `x * 2` has it
-            made.op("aten::view", start + each, 1)
-            start += each + 1
-        for node, name in backward:
-            made.op(f"autograd::engine::evaluate_function: {node}", start, each)
-            made.op(node, start + 1, each - 2)
-            for part in range(3):
-                made.op(name, start + 2 + 28 * part, 27)
-            start += each
-        made.op("aten::mm", start, 1000 * (number + 1) - start)
-    return made
-
-
-@pytest.mark.parametrize(
-    ("forward", "runs"),
-    [
-        (("aten::mul", "aten::add", "aten::mul", "aten::add_"), 0.36),
-        (("aten::mm", "aten::sigmoid", "aten::pow", "aten::gelu", "aten::mm", "aten::relu"), 0.27),
-        (("aten::relu", "aten::mm", "aten::relu", "aten::mm", "aten::relu", "aten::mm"), 0),
-        (("aten::dropout", "aten::add", "aten::layer_norm", "aten::gelu", "aten::mm", "aten::dropout"), 0),
-        (("aten::batch_norm", "aten::relu", "aten::mkldnn_convolution", "aten::batch_norm", "aten::add"), 0),
-    ],
-)
-def test_runs_of_elementwise_operators_on_a_cpu(forward: tuple[str, ...], runs: float):
-    report = read(rows_of_operators(forward))
-    found = [(a.lesson, a.known, a.saves) for a in report.plan]
-    assert found == ([("torch_compile", "at most", pytest.approx(runs))] if runs else [])
-    assert ("Nothing stands out" in report.card().words) == (not runs)
-
-
-def test_a_loss_is_no_run_by_itself():
-    loss = (("PowBackward0", "aten::mul"), ("SubBackward0", "aten::neg"))
-    assert read(rows_of_operators((), loss)).plan == ()
-    assert only(read(rows_of_operators((), (*loss, ("TanhBackward0", "aten::tanh_backward"))))).saves == pytest.approx(
-        9 * 0.027
-    )
-
-
-def test_short_runs_are_a_matter_of_small_operators():
-    assert read(rows_of_operators(("aten::add",) * 20, each=10)).plan == ()
-
-
-def test_a_run_ends_with_its_step():
-    made = MadeUp()
-    for number in range(4):
-        made.step(number, 1000 * number, 1000)
-        made.op("aten::add", 1000 * number + 1, 200)
-        made.op("aten::mm", 1000 * number + 202, 500)
-        made.op("aten::add", 1000 * number + 710, 280)
-        made.op("aten::tanh", 1000 * number + 991, 8)
-    assert read(made).plan == ()
-
-
 def test_a_healthy_cpu_gets_no_advice():
     made = MadeUp()
     for number in range(3):
@@ -639,49 +768,25 @@ def test_a_healthy_cpu_gets_no_advice():
     assert report.card().words.startswith("Nothing stands out: the largest part of a step (1.00 ms) is operators")
 
 
-def test_a_gpus_program_without_the_gpus_side():
-    made = cpu_trace(loads=4000)
-    made.mark("nccl:all_to_all", 100, 10)
-    report = read(made)
-    assert report.plan == ()
-    assert "ProfilerActivity.CUDA" in report.card().warning
-
-
 # What takes most, by name
 
 
-def test_the_operators_that_take_most_are_named_with_their_own_time():
-    made = MadeUp()
-    for number in range(3):
-        start = 10_000 * number
-        made.step(number, start, 10_000)
-        made.op("aten::linear", start, 6000)
-        made.op("aten::addmm", start + 100, 5900)  # inside: what remains of the former is 100
-        for place in range(150):
-            made.op("aten::copy_", start + 6000 + 20 * place, 20)
-        made.op("aten::sum", start + 9000, 600)
-        made.mark("Optimizer.step#SGD.step", start + 9600, 400)
-        made.op("aten::copy_", start + 9610, 390)
-    card = read(made).card()
-    assert "Of the operators: aten::addmm 61% (1 a step), aten::copy_ 31% (150 a step), aten::sum 6.2% (1 a step)." in (
-        card.notes
-    )
-    assert "150×" in repr(card.numbers)
-    assert "the optimizer: aten::copy_" in repr(card.numbers)
-
-
-def test_operators_of_which_none_takes_much_are_not_named_nor_where_others_are_the_largest_part():
-    made = MadeUp()
-    for number in range(3):
-        made.step(number, 1000 * number, 1000)
-        for place in range(25):
-            made.op(f"aten::op_{place}", 1000 * number + 40 * place, 40)
-    assert "Of the operators" not in " ".join(read(made).card().notes)
-    made = MadeUp()
-    made.step(1, 0, 1000)
-    made.mark("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 0, 600)
-    made.op("aten::mm", 600, 400)
-    assert "Of the operators" not in " ".join(read(made).card().notes)
+@pytest.mark.parametrize(
+    ("name", "header", "gpu"),
+    [
+        ("aten::cudnn_is_acceptable", CPU_ONLY, False),  # as the CPU's recurrent layers ask
+        ("to cuda", CPU_ONLY, False),  # a label of the user's
+        ("aten::add", CPU_ONLY, False),
+        ("aten::add", WITH_GPU, True),
+        ("nccl:all_to_all", CPU_ONLY, True),
+    ],
+)
+def test_a_gpu_without_its_side_is_told_by_devices_and_not_by_names(name: str, header: dict[str, Any], gpu: bool):
+    made = cpu_trace(loads=4000)
+    (made.mark if ":a" not in name or "nccl" in name else made.op)(name, 100, 10)
+    report = read(made, **header)
+    assert bool(report.plan) != gpu
+    assert ("There was a GPU" in report.card().warning) == gpu
 
 
 def test_the_kernels_that_take_most_are_named_without_copies_and_communication():
@@ -712,15 +817,11 @@ def test_the_kernels_that_take_most_are_named_without_copies_and_communication()
     [
         ("volta_dgemm_64x64_nn", True),
         ("cutlass_80_tensorop_d884gemm_64x64_16x4_nn_align1", True),
-        ("sm80_xmma_gemm_f64f64_f64f64_f64_nn_n_tilesize64x64x8", True),
         ("void at::native::reduce_kernel<512, 1, at::native::ReduceOp<double, 4>>()", True),
         ("Cijk_Ailk_Bljk_DB_MT64x64x8", True),
-        ("my_kernel_fp64", True),
-        ("void cutlass::GroupedGemm<float>", False),
         ("void copy_kernel<double2, 4>(double2*)", False),  # 16 bytes at once, of anything
         ("void pow_tensor_scalar_kernel_impl<float, double>()", False),
         ("triton_poi_fused_f640", False),
-        (GEMM, False),
     ],
 )
 def test_kernels_in_double_precision(kernel: str, double: bool):
@@ -735,33 +836,19 @@ def test_kernels_in_double_precision(kernel: str, double: bool):
 @pytest.mark.parametrize(
     ("types", "sizes", "double"),
     [
-        (["double", "double"], [[8, 8], [8, 8]], True),
         (["float", "double"], [[8, 8], [8, 8]], True),
         (["float", "double"], [[8, 8], []], False),  # times a number of Python's
-        (["float", "float"], [[8, 8], [8, 8]], False),
-        (["double"], None, False),
         ("double", 5, False),
     ],
 )
 def test_operators_in_double_precision(types: Any, sizes: Any, double: bool):
     made = MadeUp()
     for number in range(3):
-        start = 1000 * number
-        made.step(number, start, 1000)
-        made.op("aten::mm", start, 300, **{"Input type": types, "Input Dims": sizes})
-        made.op("aten::relu", start + 300, 700, **{"Input type": ["float"], "Input Dims": [[8, 8]]})
-    report = read(made)
-    found = [(advice.lesson, advice.saving) for advice in report.plan]
-    assert found == ([("mixed_precision", "at most 30% of a step")] if double else [])
-
-
-def test_a_little_double_precision_is_no_advice():
-    made = MadeUp()
-    for number in range(3):
         made.step(number, 1000 * number, 1000)
-        made.op("aten::mm", 1000 * number, 40, **{"Input type": ["double"], "Input Dims": [[8]]})
-        made.op("aten::relu", 1000 * number + 40, 960)
-    assert read(made).plan == ()
+        made.op("aten::mm", 1000 * number, 300, **{"Input type": types, "Input Dims": sizes})
+        made.op("aten::relu", 1000 * number + 300, 700)
+    found = [(advice.lesson, advice.saving) for advice in read(made).plan]
+    assert found == ([("mixed_precision", "at most 30% of a step")] if double else [])
 
 
 # Anything at all
@@ -814,20 +901,6 @@ print(read_trace(sys.stdin.buffer.read()))
     assert done.stdout.startswith(b"Nothing stands out")
 
 
-def test_pythons_functions_name_where_its_own_time_went():
-    made = cpu_trace(loads=2000)
-    for number in range(3):
-        start = 10_000.0 * number
-        made.event("python_function", "train.py(1): main", start, 10_000)
-        # It begins before the annotation that it opens, and ends inside of it.
-        made.event("python_function", "torch/autograd/profiler.py(1): __enter__", start - 5, 30)
-        made.event("python_function", "train.py(9): augment", start + 2000, 2500)
-    report = read(made)
-    assert share(report, LOADING) == pytest.approx(0.2)
-    assert "train.py(9): augment (25%, without other" in " ".join(report.card().notes)
-    assert "train.py(9): augment" in repr(report.card().numbers)
-
-
 def test_a_wait_belongs_to_the_programs_function_that_waits():
     made = MadeUp()
     for number in range(4):
@@ -842,48 +915,9 @@ def test_a_wait_belongs_to_the_programs_function_that_waits():
     card = read(made).card()
     assert read(made).plan == ()
     assert card.words.endswith("is Python, or nothing recorded (91%), most of it in mine/data.py(8): batches.")
-    by_itself = "Most of it in mine/data.py(8): batches (90%, without other functions of yours that it calls)."
-    assert by_itself in " ".join(card.notes)
+    assert "Most of it in mine/data.py(8): batches." in " ".join(card.notes)
     assert "It was recorded with stacks, which make Python slower: without them a step is shorter" in card.notes[-1]
     assert "a recording without them" not in repr(card)
-
-
-@pytest.mark.parametrize(
-    ("frame", "own"),
-    [
-        ("/home/me/train.py(3): step", True),
-        ("profile.py(3): main", True),
-        ("torch_examples/data.py(3): load", True),
-        ("<ipython-input-5-0c1>(3): train", True),
-        ("/tmp/ipykernel_12/34.py(1): <module>", True),
-        ("torch/nn/modules/module.py(3): _call_impl", False),
-        ("C:\\python\\Lib\\site-packages\\mine\\a.py(9): item", False),
-        ("torchvision/transforms/functional.py(3): resize", False),
-        ("multiprocessing/queues.py(3): get", False),
-        ("<frozen importlib._bootstrap>(241): _call_with_frames_removed", False),
-    ],
-)
-def test_the_programs_own_functions(frame: str, own: bool):
-    assert is_own_code(frame) == own
-
-
-def test_what_the_cpu_does_while_the_gpu_waits_is_named():
-    made = MadeUp()
-    for number in range(4):
-        start = 1000.0 * number
-        made.step(number, start, 1000)
-        made.event("python_function", "train.py(30): main", start, 1000)
-        made.work(GEMM, start + 600, 400, launched=start + 595)
-    quiet = read(made)
-    assert "most of that time in train.py(30): main," in only(quiet).because
-    for number in range(4):
-        made.event("python_function", "data.py(8): batches", 1000.0 * number + 1, 500)
-        made.event("python_function", "<built-in function sleep>", 1000.0 * number + 2, 490)
-    advice = only(read(made))
-    assert advice.change == "find what the CPU does between its launches, and do less of it"
-    assert (
-        "until the CPU, most of that time in data.py(8): batches, made its next launch, of 1 a step" in advice.because
-    )
 
 
 # Others' traces
@@ -904,10 +938,6 @@ def test_a_trace_of_rocm_ties_calls_to_kernels_by_their_external_id():
     assert only(report).lesson == "torch_compile"
 
 
-def test_the_gpu_of_an_old_trace_is_named():
-    assert "Tesla V100" in read(busy_steps(), computeProperties=[{"id": 0, "name": "Tesla V100"}]).card().provenance
-
-
 def test_a_graph_is_one_launch_and_is_not_advised_where_it_is_used():
     made = MadeUp()
     for number in range(4):
@@ -921,7 +951,7 @@ def test_a_graph_is_one_launch_and_is_not_advised_where_it_is_used():
     assert advice.saves == pytest.approx(0.4)
     assert advice.lesson == "profiler"
     assert "CUDA graphs (mode" not in advice.change
-    assert "of 1 a step (1 of CUDA graphs)" in advice.because
+    assert "of 1 a step (1 of graphs)" in advice.because
 
 
 def test_a_host_that_does_other_work_than_launching_is_not_told_to_launch_less():
@@ -965,18 +995,6 @@ def test_after_a_synchronisation_a_slow_host_is_told_from_one_that_only_waited(s
         assert ("Record with with_stack=True" in advice.because) == (not stacks)
 
 
-def test_moments_between_short_kernels_are_advice_and_no_riddle():
-    made = busy_steps(count=4, parts=200)
-    for event in made.events:
-        if event.get("cat") == "kernel":
-            event["dur"] *= 0.6
-    report = read(made)
-    advice = only(report)
-    assert advice.saves == pytest.approx(0.4, abs=0.01)
-    assert "fewer kernels" in advice.change
-    assert report.card().warning == ""
-
-
 def test_what_follows_a_synchronisation_is_its_own_across_the_end_of_the_step():
     made = MadeUp()
     for number in range(5):
@@ -990,7 +1008,6 @@ def test_what_follows_a_synchronisation_is_its_own_across_the_end_of_the_step():
     advice = only(report)
     assert advice.lesson == "host_device_syncs"
     assert advice.saves == pytest.approx(0.09, abs=0.011)  # what precedes the first step has no cause
-    assert {wait.times for wait in report.reading.devices[0].waits} == {5}
 
 
 def test_time_between_two_recordings_belongs_to_no_step():
@@ -1027,13 +1044,6 @@ def test_what_happened_once_is_said_to_have_happened_once():
         made.work(GEMM, at + late + 5, 995, launched=at + late)
         at += 1000 + late
     assert "most of it in step 5 alone." in only(read(made)).because
-
-
-def test_two_steps_that_run_different_work_are_not_averaged():
-    made = busy_steps(count=2, parts=30)
-    made.work(POINTWISE, 2990, 10, launched=1500)
-    made.work(ALL_REDUCE, 3000, 300, launched=1600, stream=20)
-    assert [column.name for column in read(made).reading.columns] == ["step 6", "step 5"]
 
 
 def test_noise_makes_no_kinds():
@@ -1073,43 +1083,8 @@ def test_a_file_that_breaks_off_before_the_gpus_part_is_not_told_how_to_record(m
     assert ("No step is marked" in card.warning) is not marked
     for advice in ("activities", "with_stack", "Python's own work", "what the GPU did is not in the file"):
         assert advice not in repr(card)
-    with pytest.raises(TraceError, match=r"holds no work of a GPU, and the other does; it ends in the middle"):
+    with pytest.raises(TraceError, match=r"holds no work of a GPU, and the other does. It ends in the middle"):
         read_trace(busy_steps().json(), whole[:-2])
-
-
-def test_a_file_that_breaks_off_before_its_calls_is_not_told_to_record_them():
-    made = MadeUp()
-    made.work(GEMM, 0, 100)
-    made.work(GEMM, 200, 100)
-    advice = "Record ProfilerActivity.CPU, too."
-    assert advice in read_trace(made.json()).card().warning
-    assert advice not in read_trace(made.json()[:-2]).card().warning
-
-
-def test_one_step_alone_is_said_to_be_one():
-    assert "Only one step was read" in (said := " ".join(read(busy_steps(count=1)).card().notes))
-    assert "If more were recorded, a later cycle of the schedule wrote over them: repeat=1 forbids it." in said
-    assert "Only one step" not in " ".join(read(busy_steps(count=2)).card().notes)
-
-
-def test_communication_of_another_thread_is_hidden_by_a_third():
-    made = MadeUp()
-    for number in range(4):
-        start = 1000 * number
-        made.step(number, start, 1000)
-        made.op("aten::mm", start, 400)
-        made.mark("gloo:all_reduce", start + 400, 600, tid=2)
-        made.op("aten::mm", start + 400, 500, tid=3)
-    report = read(made)
-    assert share(report, COMMUNICATION) == pytest.approx(0.1)
-    assert "waits for slower ranks are in it" in only(report).because
-
-
-def test_marks_alone_are_no_steps_of_python():
-    made = MadeUp()
-    made.step(4, 0, 60)
-    with pytest.raises(TraceError, match=r"repeat=1 forbids it\. Record with .*active=8, repeat=1\)"):
-        read(made)
 
 
 def test_ranks_in_one_file_are_not_told_as_one_program():
@@ -1122,26 +1097,45 @@ def test_ranks_in_one_file_are_not_told_as_one_program():
         read(made)
 
 
-def test_a_line_is_named_though_thousands_of_frames_came_before():
-    made = MadeUp()
-    made.event("python_function", "train.py(42): train", -1, 5000)
-    for number in range(4):
-        start = 1000.0 * number
-        made.step(number, start, 1000)
-        made.work(GEMM, start + 10, 690, launched=start + 5)
-        for frame in range(600):
-            made.event("python_function", "model.py(7): forward", start + 2 + frame / 100, 0.005)
-        library = "C:\\python\\Lib\\site-packages\\torch\\_tensor.py(9): item"
-        made.event("python_function", library, start + 15, 690)
-        made.event("cuda_runtime", "cudaStreamSynchronize", start + 25, 676)
-        made.work(GEMM, start + 900, 100, launched=start + 895)
-    assert "train.py(42): train" in only(read(made)).because
+# What torch itself writes
 
 
-def test_steps_without_calls_have_kinds_by_length_as_well():
-    made = MadeUp()
-    for number in range(8):
-        start, lasts = 1000 * number, 900 if number % 2 else 300
-        made.event("gpu_user_annotation", f"ProfilerStep#{number}", start, 1000, 7, device=0)
-        made.work(GEMM, start + 10, lasts)
-    assert len(read(made).reading.columns) == 2
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # others may be busy, and small products wait for them
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("stacks", [False, True])
+@pytest.mark.parametrize(
+    ("case", "change"),
+    [
+        ("anomaly", "switch anomaly mode off"),
+        ("by hand", "call fewer operators outside the model, each on more data"),
+        ("in memory", "index the tensors once a batch, not sample by sample"),
+        ("small layers", "fuse small operators: compile the model"),
+    ],
+)
+@pytest.mark.usefixtures("one_thread")
+def test_what_torch_records_is_understood(case: str, change: str, stacks: bool, tmp_path: Path):
+    model = nn.Sequential(
+        *(nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for _ in range(60 if case == "small layers" else 1))
+    )
+    samples = TensorDataset(torch.randn(600, 8), torch.randn(600, 8))
+    batches = iter(DataLoader(samples, batch_size=100)) if case == "in memory" else iter([samples[:50]] * 6)
+    path = tmp_path / "trace.json"
+    when = schedule(wait=1, warmup=1, active=3, repeat=1)
+    with (
+        torch.autograd.set_detect_anomaly(case == "anomaly"),
+        profile(
+            schedule=when, with_stack=stacks, on_trace_ready=lambda p: p.export_chrome_trace(str(path))
+        ) as profiler,
+    ):
+        for inputs, targets in batches:
+            if case == "by hand":
+                inputs = torch.stack([row + 1 for row in inputs for _ in range(6)])[:50]
+            functional.mse_loss(model(inputs), targets).backward()
+            profiler.step()
+    assert read_trace(path).plan[0].change == change

@@ -46,7 +46,7 @@ def read_file(source: str | Path, other: str | Path | None = None) -> Shown:
         ...     path = Path(folder, "of any name")
         ...     _ = path.write_bytes(example_trace())
         ...     print(read_file(path).plan[0].change)
-        compute in 16 bits (autocast to bfloat16)
+        compute in 16 bits (autocast)
     """
     kinds = {_is_snapshot(Path(each)) for each in (source, other) if each is not None}
     if len(kinds) == 2:

@@ -126,7 +126,14 @@ def course_zip() -> bytes:
 def _python() -> Iterator[tuple[str, Path]]:
     """Names in the archive, and the files."""
     course, own = ROOT / "course_utils", ROOT / "own_program"
-    found = [course / "__init__.py", course / "lesson_order.py", ORDER, own / "__init__.py", own / "files.py"]
+    found = [
+        course / "__init__.py",
+        course / "lesson_order.py",
+        ORDER,
+        own / "__init__.py",
+        own / "files.py",
+        own / "waiting.py",
+    ]
     found += [path for part in _PARTS for path in (ROOT / part).rglob("*") if path.suffix in _SUFFIXES]
     for path in found:
         yield path.relative_to(ROOT).as_posix(), path

@@ -12,9 +12,12 @@ from typing import Any, NamedTuple
 
 from course_utils.memory.allocator import GIVES_BACK, AllocatorState
 from course_utils.memory.cuda_history import Allocation, History, read_history
-from own_program.snapshots.files import SnapshotFile, pool_of
-from own_program.snapshots.replay import REMARKS, Snapshot, load_snapshot
+from own_program.snapshots.files import SEGMENT_ACTIONS, SnapshotFile, pool_of
+from own_program.snapshots.replay import Snapshot, snapshot_of
 from own_program.snapshots.stacks import EARLIER, NOTHING, Stack, read_stack
+
+_LEAST_DEVICE_BYTES = 3 * 2**29
+_FEWEST = 10  # entries that say something of a program that ran before them
 
 
 class Holder(NamedTuple):
@@ -35,15 +38,25 @@ class OutOfMemory:
     reserved_bytes: int
     allocated_bytes: int
     largest_free_bytes: int | None  # the largest cached block; None if the history does not fit the segments
-    seconds: float  # since the recording began
     stack: Stack
+
+    def others_hold(self, most_reserved: int) -> bool:
+        """Whether others must hold memory of the device, whose size is in no snapshot.
+
+        It is less than this program had reserved before, or than any device has that PyTorch runs on.
+        """
+        free = self.device_free_bytes
+        full = free is not None and free <= self.requested_bytes
+        return full and self.reserved_bytes + free < max(most_reserved, _LEAST_DEVICE_BYTES)
 
 
 class DeviceHistory:
     """One device of a snapshot.
 
     Attributes:
-        entries: of its history, the oldest first; without those that take and give no memory.
+        entries: of its history, the oldest first; none where they are too few to tell anything.
+        few: how many there were then.
+        trains: whether the file tells of an optimizer.
         whole: the device as one, private pools included; None if its history contradicts its segments.
         common: without private pools, which is what can be simulated; the same as ``whole`` if there are none.
         problem: why there is none of them; empty otherwise.
@@ -52,9 +65,12 @@ class DeviceHistory:
 
     def __init__(self, file: SnapshotFile, device: int) -> None:
         self.device = device
-        trace = file.traces[device] if device < len(file.traces) else ()
-        self.entries = [entry for entry in trace if entry["action"] not in REMARKS]
-        self.segments = [segment for segment in file.segments if segment.get("device", 0) == device]
+        self.entries = file.traces[device] if device < len(file.traces) else ()
+        self.segments = file.segments_of(device)
+        self.trains = file.trains
+        self.few = 0
+        if self.entries and self._says_little():
+            self.few, self.entries = len(self.entries), ()
         self.settings = file.settings
         if self.settings is None and any(entry["action"] == "segment_map" for entry in self.entries):
             self.settings = {"expandable_segments": True}  # older versions do not say so
@@ -65,30 +81,34 @@ class DeviceHistory:
         self.problem = ""
         self._stacks: dict[int, Stack] = {}
         try:
-            self._load(private)
+            self.whole = snapshot_of(self.segments, self.entries, self.settings)
+            inside = _in_private_pools(self.entries, private)
+            if not any(inside) and not private:
+                self.common = self.whole
+            else:
+                rest = [segment for segment in self.segments if not pool_of(segment, "segment_pool_id")]
+                others = [entry for entry, own in zip(self.entries, inside, strict=True) if not own]
+                self.common = snapshot_of(rest, others, self.settings)
         except ValueError as error:
             self.problem = str(error)
         self.history = self._history()
 
-    def _load(self, private: Sequence[Mapping[str, Any]]) -> None:
-        inside = _in_private_pools(self.entries, private)
-        if not any(inside) and not private:
-            self.whole = self.common = self._snapshot(self.segments, self.entries)
-            return
-        unpooled = [{**segment, "segment_pool_id": ()} for segment in self.segments]
-        self.whole = self._snapshot(unpooled, [{**entry, "pool_id": ()} for entry in self.entries])
-        others = [entry for entry, own in zip(self.entries, inside, strict=True) if not own]
-        rest = [segment for segment in self.segments if not pool_of(segment, "segment_pool_id")]
-        self.common = self._snapshot(rest, others)
-
-    def _snapshot(self, segments: Sequence[Mapping[str, Any]], entries: Sequence[Mapping[str, Any]]) -> Snapshot:
-        value = {"segments": segments, "device_traces": [*([()] * self.device), entries]}
-        return load_snapshot(value | {"allocator_settings": self.settings}, device=self.device)
+    def _says_little(self) -> bool:
+        """Whether nothing was asked for, or next to nothing of a program that ran before."""
+        actions = Counter(entry["action"] for entry in self.entries)
+        if not actions["alloc"] or actions["oom"]:
+            return not actions["oom"]
+        taken = sum(
+            -entry["size"] if entry["action"] in GIVES_BACK else entry["size"]
+            for entry in self.entries
+            if entry["action"] in SEGMENT_ACTIONS
+        )
+        return len(self.entries) < _FEWEST and sum(segment["total_size"] for segment in self.segments) > taken
 
     def _history(self) -> History:
         """Blocks over time; of the end alone if the history does not fit."""
         value = {"segments": self.segments, "allocator_settings": self.settings}
-        entries = self.entries if self.whole is not None else []
+        entries = self.entries if self.whole is not None else ()
         if not any(entry["action"] == "free_requested" for entry in entries):  # not recorded: skip_actions
             requests = [[{**e, "action": "free_requested"}] * (e["action"] == "free_completed") + [e] for e in entries]
             entries = [entry for both in requests for entry in both]
@@ -111,12 +131,12 @@ class DeviceHistory:
                 changes[allocation.died] -= allocation.size_bytes
         return list(accumulate(changes[:-1]))
 
-    @property
+    @cached_property
     def peak(self) -> int:
         """The moment at which tensors held the most."""
         return max(range(len(self.allocated_bytes)), key=self.allocated_bytes.__getitem__)
 
-    @property
+    @cached_property
     def reserved_peak(self) -> int:
         """The moment of the most reserved memory at which the most of it was in use."""
         both = zip(self.history.reserved_bytes, self.allocated_bytes, strict=True)
@@ -218,7 +238,6 @@ class DeviceHistory:
             self.history.reserved_bytes[moment],
             self.allocated_bytes[moment],
             largest,
-            self.history.times_us[moment] / 1e6,
             self._read(entry.get("frames") or ()),
         )
 

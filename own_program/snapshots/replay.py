@@ -1,19 +1,13 @@
-"""Memory snapshots of PyTorch: read safely, turned into events, and compared with the simulated allocator.
-
-A snapshot is what ``torch.cuda.memory._snapshot()`` returns and ``_dump_snapshot()`` pickles. Reading one needs neither
-torch nor a GPU, and runs nothing that is in the file.
+"""A recorded history as events, undone back to its beginning, and compared with the simulated allocator.
 
 Source: torch/cuda/memory.py (the shape), c10/cuda/CUDACachingAllocator.cpp (the order of the entries), PyTorch 2.13.0.
 """
 
 from __future__ import annotations
 
-import io
-import json
-import pickle
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -35,63 +29,18 @@ from course_utils.memory.allocator import (
     Ties,
     options_of,
     run_events,
-    short_bytes,
 )
-from course_utils.memory.cuda_history import REMARKS, Edges, page_of, pages_of, recorded_options
-
-_SEGMENT_ACTIONS = ("segment_alloc", "segment_free", "segment_map", "segment_unmap")
-MOST_DEVICE_BYTES = 2**42  # more than any device has
-ACTIONS = ("alloc", "free_requested", "free_completed", *_SEGMENT_ACTIONS, "oom", *REMARKS)
-
-
-# Reading
-
-
-class _PlainUnpickler(pickle.Unpickler):
-    """Builds lists, dictionaries, texts and numbers, and looks nothing up, so that nothing in the file can run."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        raise ValueError(f"it would load {module}.{name}, and a memory snapshot needs no code: do not load this file")
-
-
-def _load(source: Any) -> Any:
-    if isinstance(source, Mapping):
-        return source
-    data = Path(source).read_bytes()
-    try:
-        return _PlainUnpickler(io.BytesIO(data)).load() if data[:1] == b"\x80" else json.loads(data)
-    except Exception as error:  # a damaged pickle may raise anything
-        raise ValueError(f"{Path(source).name} is no snapshot that can be read: {error}") from None
+from course_utils.memory.cuda_history import Edges, page_of, pages_of, recorded_options
+from own_program.snapshots.files import MOST_DEVICE_BYTES, SEGMENT_ACTIONS, pool_of, read_file
 
 
 class TraceEntry(NamedTuple):
     """One line of the history that PyTorch records."""
 
-    action: str  # one of ACTIONS
+    action: str
     address: int  # 0 for ``oom``
     bytes: int  # for a tensor what was asked for, for a segment its size
     stream: int
-
-
-def _default_pool(pool: Any, where: str) -> None:
-    if any(pool or ()):
-        raise ValueError(
-            f"{where} belongs to a private pool (a CUDA graph, torch.cuda.MemPool), which is not simulated"
-        )
-
-
-def _entries(trace: Sequence[Mapping[str, Any]]) -> tuple[TraceEntry, ...]:
-    entries = []
-    for index, entry in enumerate(trace):
-        action = entry["action"]
-        if action not in ACTIONS:
-            raise ValueError(f"trace entry {index} has an unknown action {action!r}; there are {', '.join(ACTIONS)}")
-        _default_pool(entry.get("pool_id"), f"trace entry {index}")
-        if action in REMARKS:
-            entries.append(TraceEntry(action, 0, 0, 0))
-        else:
-            entries.append(TraceEntry(action, entry.get("addr", 0), entry["size"], entry.get("stream", 0)))
-    return tuple(entries)
 
 
 # Backwards
@@ -132,7 +81,6 @@ class _Past:
             self._add_segment(segment, f"segment {index}")
 
     def _add_segment(self, segment: Mapping[str, Any], where: str) -> None:
-        _default_pool(segment.get("segment_pool_id"), where)
         address, size, pool = segment["address"], segment["total_size"], segment["segment_type"]
         stream = segment.get("stream", 0)
         at = address
@@ -286,7 +234,7 @@ def _steps(entries: Sequence[TraceEntry], start: AllocatorState) -> list[_Step]:
         completed.clear()
 
     for index, (action, address, size, stream) in enumerate(entries):
-        if action in _SEGMENT_ACTIONS:
+        if action in SEGMENT_ACTIONS:
             operations.append(Operation(action, address, size))
         elif action == "free_completed" and address in waiting:
             completed.append(FreeCompleted(waiting.pop(address)))
@@ -310,8 +258,6 @@ def _steps(entries: Sequence[TraceEntry], start: AllocatorState) -> list[_Step]:
             if not completes:
                 waiting[address] = name
             steps.append(_Step(Free(name, completes)))
-        elif action in REMARKS:
-            flush()
         elif not requests:
             flush()
             steps.append(_Step(Free(names.pop(address))))
@@ -319,16 +265,14 @@ def _steps(entries: Sequence[TraceEntry], start: AllocatorState) -> list[_Step]:
     return steps
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Snapshot:
-    """A memory snapshot of one device, read by :func:`load_snapshot`; :meth:`replay` simulates it under any options."""
+    """A memory snapshot of one device; :meth:`replay` simulates its history under any options."""
 
-    device: int
     entries: tuple[TraceEntry, ...]
     options: AllocatorOptions  # those that were in force, as the snapshot states them
     start: AllocatorState  # the segments when the history begins; empty if nothing was cached then
     end: AllocatorState
-    notes: tuple[str, ...]  # what a reader must know
     beyond: int  # an address that the record does not reach
     _steps: Sequence[_Step]
     _listed: Sequence[Mapping[str, Any]]  # the segments of the file
@@ -336,13 +280,6 @@ class Snapshot:
     def state_before(self, entry: int) -> AllocatorState:
         """The segments right before an entry of the history, as recorded: undone from the end, not simulated."""
         return _undone(_Past(self._listed, self.options), self.entries, entry).state()
-
-    def __repr__(self) -> str:
-        lines = [f"device {self.device}: {len(self.entries)} entries, options: {self.options.text or 'defaults'}"]
-        for when, state in (("beginning", self.start), ("end", self.end)):
-            reserved, allocated = short_bytes(state.reserved_bytes), short_bytes(state.allocated_bytes)
-            lines.append(f"at the {when} {reserved} reserved, {allocated} allocated")
-        return "\n".join((*lines, *self.notes))
 
     def replay(
         self,
@@ -363,7 +300,7 @@ class Snapshot:
                 where this rule does not fit, the other one is tried.
 
         Returns:
-            The comparison, by the rule that fits better; its ``ties`` says which.
+            The comparison, by the rule that fits better; ``run.begin.ties`` says which.
         """
         chosen = self.options if options is None else options_of(options)
         given = _Replayer(self, Allocator(chosen, cap_bytes, device_bytes, ties)).replay()
@@ -371,14 +308,10 @@ class Snapshot:
             return given
         other_ties = "lowest" if ties == "oldest" else "oldest"
         other = _Replayer(self, Allocator(chosen, cap_bytes, device_bytes, other_ties)).replay()
-        if (len(given.differences), given.moved) <= (len(other.differences), other.moved):
-            return given
-        note = f"Of cached blocks of one size, ties={other.ties!r} fits this record better than {ties!r} does."
-        return replace(other, notes=(*other.notes, note))
+        return min(given, other, key=lambda replay: (len(replay.differences), replay.moved))
 
 
-@dataclass(frozen=True)
-class Difference:
+class Difference(NamedTuple):
     """Where the simulation and the record part: in calls to the device, or in the memory that is reserved then."""
 
     event: int  # the index in the replay's run
@@ -388,7 +321,7 @@ class Difference:
     simulated_reserved_bytes: int
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Replay:
     """Recorded against simulated memory.
 
@@ -398,40 +331,13 @@ class Replay:
 
     run: AllocatorRun  # the simulation of the recorded requests
     differences: tuple[Difference, ...]  # every event at which the calls to the device or the reserved memory differ
-    blocks: int  # requests that were met
-    moved: int  # how many of them were put at another address than recorded
-    unexplained: int  # how often memory was given back without a request that explains it
+    moved: int  # how many requests were met at another address than recorded
     same_end: bool  # whether the segments and blocks at the end are those of the snapshot
-    notes: tuple[str, ...]
 
     @property
     def agrees(self) -> bool:
         """Whether reserved memory is the recorded one, to the byte, after every call to the device and every event."""
         return not self.differences
-
-    @property
-    def ties(self) -> Ties:
-        """Which of several cached blocks of the same size was used."""
-        return self.run.begin.ties
-
-    def __repr__(self) -> str:
-        points = sum(map(len, self.run.operations.values())) + len(self.run)
-        if self.agrees:
-            lines = [f"Reserved memory is simulated as recorded, to the byte, at all {points} points."]
-        else:
-            first = self.differences[0]
-            lines = [
-                f"Reserved memory differs at {len(self.differences)} of {len(self.run)} events, first at event "
-                f"{first.event}: recorded {short_bytes(first.recorded_reserved_bytes)}, simulated "
-                f"{short_bytes(first.simulated_reserved_bytes)}."
-            ]
-        lines.append(f"{self.blocks - self.moved} of {self.blocks} blocks lie where they were recorded.")
-        if self.unexplained:
-            lines.append(
-                f"{self.unexplained} times memory was given back without a request that explains it (empty_cache(), or "
-                "a limit that was not given): taken over from the record."
-            )
-        return "\n".join((*lines, *self.notes))
 
 
 class _Replayer:
@@ -441,19 +347,12 @@ class _Replayer:
         self.limited = allocator.cap is not None or allocator.device is not None
         self.events, self.level = 0, snapshot.start.reserved_bytes  # so far: how many, and what was reserved
         self.differences: list[Difference] = []
-        self.blocks = self.moved = self.unexplained = 0
+        self.moved = 0
 
     def replay(self) -> Replay:
         run = run_events(self.allocator, self._steps(), stops=False)
-        return Replay(
-            run,
-            tuple(self.differences),
-            self.blocks,
-            self.moved,
-            self.unexplained,
-            _shape(run.state(len(run))) == _shape(self.snapshot.end),
-            self.snapshot.notes,
-        )
+        same_end = _shape(run.state(len(run))) == _shape(self.snapshot.end)
+        return Replay(run, tuple(self.differences), self.moved, same_end)
 
     def _steps(self) -> Iterator[tuple[Event, Sequence[Operation]]]:
         """What happens to the simulated allocator, which depends on what it did before."""
@@ -463,7 +362,6 @@ class _Replayer:
             for late in early:
                 yield from self._happens(late)
             if empties:
-                self.unexplained += 1
                 gives_back = [at for at, operation in enumerate(recorded, 1) if operation.action in GIVES_BACK]
                 count = max(gives_back, default=len(recorded))
                 yield from self._happens(EmptyCache(), recorded[:count])
@@ -489,7 +387,6 @@ class _Replayer:
             yield from self._happens(step.event, recorded)
         block = self.allocator.live.get(step.event.id)
         if step.address is not None:
-            self.blocks += 1
             self.moved += block is None or block.address != step.address
         elif failed and block is not None:
             # The record ran out of memory here, and the simulation did not.
@@ -540,23 +437,42 @@ def _shape(state: AllocatorState) -> list[Any]:
 def load_snapshot(source: str | Path | Mapping[str, Any], *, device: int | None = None) -> Snapshot:
     """Read a memory snapshot, without running anything that is in the file.
 
-    A history that begins while memory is cached already is handled: the segments at its beginning are reconstructed
-    from those at its end. What cannot be known then (how old cached blocks are) is said in ``notes``.
-
     Args:
-        source: a file that ``torch.cuda.memory._dump_snapshot`` wrote, the same as JSON, or what
-            ``torch.cuda.memory._snapshot()`` returns.
-        device: the index of the device; by default the only one with a history.
+        source: what :func:`own_program.snapshots.files.read_file` takes.
+        device: the index of the device; by default the only one with memory or a history.
 
     Raises:
-        ValueError: if it is damaged, no snapshot, or a pickle that would load code; if its history and its segments
-            contradict each other; if a private pool is in it.
+        ValueError: if it is none that can be read; if its history and its segments contradict each other; if a private
+            pool is in it.
     """
-    snapshot = _load(source)
-    try:
-        return _read(snapshot, device)
-    except (AttributeError, KeyError, IndexError, TypeError) as error:
-        raise ValueError(f"no snapshot, or a damaged one: {type(error).__name__}: {error}") from None
+    file = read_file(source)
+    if device is None and len(file.devices) > 1:
+        raise ValueError(f"the snapshot has histories of the devices {file.devices}: choose one with device=")
+    device = max(file.devices, default=0) if device is None else device
+    segments, trace = file.segments_of(device), file.traces[device] if device < len(file.traces) else ()
+    if any(pool_of(each, "segment_pool_id") for each in segments) or any(pool_of(each, "pool_id") for each in trace):
+        raise ValueError("a private pool (a CUDA graph, torch.cuda.MemPool) is in it, which is not simulated")
+    return snapshot_of(segments, trace, file.settings)
+
+
+def snapshot_of(
+    segments: Sequence[Mapping[str, Any]], trace: Sequence[Mapping[str, Any]], settings: Mapping[str, Any] | None
+) -> Snapshot:
+    """A device's segments and history, with the segments at its beginning reconstructed from those at its end.
+
+    How old cached blocks were then is not known.
+
+    Raises:
+        ValueError: if the two contradict each other.
+    """
+    entries = tuple(TraceEntry(e["action"], e.get("addr", 0), e["size"], e.get("stream", 0)) for e in trace)
+    options = recorded_options({"allocator_settings": settings})
+    past = _Past(segments, options)
+    end = past.state()
+    start = _undone(past, entries, 0).state()
+    beyond = max((entry.address + entry.bytes for entry in entries), default=0) + SMALL_SEGMENT_BYTES
+    beyond = max([beyond, *(segment.address + segment.bytes for segment in start.segments)])
+    return Snapshot(entries, options, start, end, beyond, _steps(entries, start), segments)
 
 
 def _undone(past: _Past, entries: Sequence[TraceEntry], entry: int) -> _Past:
@@ -570,32 +486,3 @@ def _undone(past: _Past, entries: Sequence[TraceEntry], entry: int) -> _Past:
                 f"{problem}. Was something left out with skip_actions?"
             )
     return past
-
-
-def _device(traces: Sequence[Sequence[Any]], device: int | None) -> int:
-    if device is None:
-        used = [index for index, trace in enumerate(traces) if trace]
-        if len(used) > 1:
-            raise ValueError(f"the snapshot has histories of the devices {used}: choose one with device=")
-        return used[0] if used else 0
-    return device
-
-
-def _read(snapshot: Mapping[str, Any], device: int | None) -> Snapshot:
-    traces = snapshot["device_traces"]
-    device = _device(traces, device)
-    entries = _entries(traces[device]) if traces else ()
-    options, notes = recorded_options(snapshot)
-    listed = [segment for segment in snapshot["segments"] if segment.get("device", 0) == device]
-    past = _Past(listed, options)
-    end = past.state()
-    start = _undone(past, entries, 0).state()
-    if start.segments:
-        notes.append(
-            f"The history begins with {short_bytes(start.reserved_bytes)} reserved and "
-            f"{short_bytes(start.allocated_bytes)} allocated: reconstructed backwards from the end. How old blocks and "
-            "segments were then is not known."
-        )
-    beyond = max((entry.address + entry.bytes for entry in entries), default=0) + SMALL_SEGMENT_BYTES
-    beyond = max([beyond, *(segment.address + segment.bytes for segment in start.segments)])
-    return Snapshot(device, entries, options, start, end, tuple(notes), beyond, _steps(entries, start), listed)

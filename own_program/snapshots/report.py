@@ -7,10 +7,10 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from course_utils.show.cards import Bar, Card, Row, Shown, Toned, amount_axis
 from course_utils.show.formats import format_bytes, format_percent, format_seconds, listed
@@ -18,19 +18,17 @@ from course_utils.show.page import dressed
 from course_utils.show.tables import Column, Grid, Sheet, named_values
 from own_program.snapshots.files import SnapshotError, SnapshotFile, read_file, unknown_words
 from own_program.snapshots.history import DeviceHistory, Holder, OutOfMemory, frames_of
-from own_program.snapshots.plan import LEAK_LESSON, plan_of
+from own_program.snapshots.plan import LEAK, plan_of
 from own_program.snapshots.stacks import EARLIER, NO_STACK, Place, read_stack
 from own_program.snapshots.steps import Growth, growth_of
 from own_program.snapshots.what_if import Requests, Trial, WhatIf, freed_earlier, what_if
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 __all__ = ["DeviceReport", "SnapshotError", "SnapshotReport", "read_snapshot"]
 
 _MOST_ROWS = 7
 _MUCH_LOST = 0.1  # of what is reserved, to be explained
 _UNEVEN = 2.0  # times as much on one GPU as on another
+_HARDLY = 0.01  # of what the fullest GPU holds
 _MOST_PLACES = 25
 _LEAST_SHARE = 1e-3  # of what is in use, to be named
 _FILE_LETTERS, _NAME_LETTERS = 20, 26
@@ -115,15 +113,23 @@ class DeviceReport(Shown):
         reserved = format_bytes(self.peak_reserved_bytes)
         if failure := self.device.failure:
             asked = format_bytes(failure.requested_bytes)
-            return [
-                f"{gpu} ",
-                Toned("ran out of memory", "slower"),
-                f" at a request of {asked}: {format_bytes(failure.reserved_bytes)} were reserved, and "
-                f"{format_bytes(failure.allocated_bytes)} of them in use.",
-            ]
+            words = f" at a request of {asked}: {format_bytes(failure.reserved_bytes)} were reserved, and "
+            words += f"{format_bytes(failure.allocated_bytes)} of them in use"
+            if failure.others_hold(self.peak_reserved_bytes):
+                left = format_bytes(failure.device_free_bytes)
+                words += f"; the device had {left} left, so others hold the rest (nvidia-smi)"
+            return [f"{gpu} ", Toned("ran out of memory", "slower"), f"{words}."]
         if not self.device.entries:
-            return [f"{gpu} has {reserved} reserved, and {held} of it in use; the snapshot has no history."]
-        start = f"{gpu} held up to {held} in tensors, and {reserved} reserved: "
+            why = "the snapshot has no history"
+            if self.device.few:
+                why = f"its history of {_entries(self.device.few)} is too short to tell a peak"
+            return [f"{gpu} has {reserved} reserved, and {held} of it in use; {why}."]
+        before = ""
+        if self.tries and self.tries.begins_empty:
+            began = self.device.history.reserved_bytes[0]
+            much = "all" if began >= self.peak_reserved_bytes else format_bytes(began)
+            before = f", {much} of it from before the recording"
+        start = f"{gpu} held up to {held} in tensors, and {reserved} reserved{before}: "
         if not self.plan:
             return [start, Toned("nothing stands out", "same"), "."]
         first = self.plan[0]
@@ -154,35 +160,36 @@ class DeviceReport(Shown):
 
     def _trials(self) -> Grid | None:
         tries = self.tries
-        if tries is None:
+        if tries is None or self._none_helps:
             return None
-        trials = [*tries.trials, *([self.mended] if self.mended else [])]
-        names = ["as recorded", *(trial.name for trial in trials)]
-        sizes = [tries.recorded_bytes, *(trial.reserved_bytes for trial in trials)]
-        changes = ["", *(_change(-tries.saving(trial)) for trial in trials)]
-        calls = [tries.device_calls]
-        calls += [trial.device_allocs for trial in trials]
-        fails = [tries.base.fails, *(trial.fails for trial in trials)]
-        peaks = ["runs out" if fail else format_bytes(size) for size, fail in zip(sizes, fails, strict=True)]
-        changes = ["" if fail else change for change, fail in zip(changes, fails, strict=True)]
+        base = "as recorded, begun empty" if tries.begins_empty else "as recorded, tried"
+        rows = [("as recorded", tries.recorded_bytes, "", tries.replay.run.device_allocs[-1], tries.base.fails)]
+        for trial in (replace(tries.base, name=base), *tries.trials, *filter(None, [self.mended])):
+            if trial.name != base or tries.error >= _LEAST_SHARE:
+                change = _change(-tries.saving(trial))
+                rows.append((trial.name, trial.reserved_bytes, change, trial.device_allocs, trial.fails))
         columns = (
-            Column("the same requests", tuple(names), numeric=False),
-            Column("reserved peak", tuple(peaks)),
-            Column("change", tuple(changes)),
-            Column("device calls", tuple(map(str, calls))),
+            Column("the same requests", tuple(name for name, *_ in rows), numeric=False),
+            Column("reserved peak", tuple("runs out" if row[-1] else format_bytes(row[1]) for row in rows)),
+            Column("change", tuple("" if row[-1] else row[2] for row in rows)),
+            Column("device calls", tuple(str(row[3]) for row in rows)),
         )
         own = tries.replay.run.begin.options.text
         return Grid(f"What if, simulated{f', each beside {own}' if own else ''}. {self._error()}", columns)
 
+    @property
+    def _none_helps(self) -> bool:
+        """Whether a request failed, and does so in each try."""
+        return bool(self.tries and self.tries.base.fails and all(trial.fails for trial in self.tries.trials))
+
     def _error(self) -> str:
-        tries = self.tries
-        replay = tries.replay
-        if replay.agrees:
-            words = "Your history is reproduced to the byte"
-        else:
+        replay, words = self.tries.replay, "Your history is reproduced to the byte"
+        if not replay.agrees:
             words = f"Your history is reproduced but for {len(replay.differences)} of {len(replay.run)} events"
-        begin = " begin with an empty allocator, and" if tries.begins_empty else ""
-        return f"{words}; the tries{begin} are off by {format_percent(tries.error)}." if tries.error else f"{words}."
+        if self.tries.begins_empty:
+            return f"{words}; the tries begin with an empty allocator."
+        error = self.tries.error
+        return f"{words}; the tries are off by {format_percent(error)}." if error >= _LEAST_SHARE else f"{words}."
 
     def _warning(self) -> str:
         if self.device.problem:
@@ -194,7 +201,7 @@ class DeviceReport(Shown):
     def _notes(self) -> Iterator[str]:
         device = self.device
         if failure := self.device.failure:
-            yield _failure_words(failure)
+            yield _failure_words(failure, self.peak_reserved_bytes)
         kinds = device.kinds(device.peak)
         held = sum(kinds.values())
         if device.has_stacks and held:
@@ -204,16 +211,14 @@ class DeviceReport(Shown):
                 if size >= _LEAST_SHARE * held
             ]
             yield f"By what it is for: {', '.join(shares)}."
-        if device.entries:
-            lost = format_percent(self.lost_bytes / max(1, self.peak_reserved_bytes))
-            much = self.lost_bytes > _MUCH_LOST * self.peak_reserved_bytes
-            back = (
-                ", and no setting that was tried clearly gets it back" if much and self.tries and not self.plan else ""
-            )
-            yield f"When the most was reserved, {format_bytes(self.lost_bytes)} ({lost}) of it was not in use{back}."
+        if self._none_helps:
+            yield f"The request is met under none of the {len(self.tries.trials)} changes that were simulated."
+        if device.entries and self.lost_bytes > _LEAST_SHARE * self.peak_reserved_bytes:
+            lost = f"{format_bytes(self.lost_bytes)} ({format_percent(self.lost_bytes / self.peak_reserved_bytes)})"
+            yield f"When the most was reserved, {lost} of it was not in use{self._back()}."
         if device.give_backs:
             yield f"Cached memory was given back {_give_back_words(device.give_backs)}."
-        if self.growth and not any(entry.lesson == LEAK_LESSON for entry in self.plan):
+        if self.growth and not any(entry.change.startswith(LEAK) for entry in self.plan):
             each = format_bytes(self.growth.bytes_a_round)
             yield f"Each of {self.growth.rounds} steps leaves about {each} behind, most at {self.growth.stack.place}."
         if device.private_bytes:
@@ -223,10 +228,23 @@ class DeviceReport(Shown):
             )
         yield from self.notes
 
+    def _back(self) -> str:
+        """What would get back memory that is reserved and not in use, if much is."""
+        tries, much = self.tries, self.lost_bytes > _MUCH_LOST * self.peak_reserved_bytes
+        if tries is None or not much or self.plan:
+            return ""
+        if self.device.history.reserved_bytes[0] >= self.peak_reserved_bytes:
+            return "; that cache is older than the recording, and how it came about is not in the file"
+        gain = tries.before_bytes - tries.best.reserved_bytes if tries.best else 0
+        if gain <= 0:
+            return ", and no setting that was tried gets it back"
+        off = f", in a simulation that is off by {format_percent(tries.error)}" if tries.error >= _LEAST_SHARE else ""
+        return f", and the best setting that was tried gets {format_bytes(gain)} of it back{off}"
+
     def _provenance(self) -> str:
         device, words = self.device, []
         if device.entries:
-            words.append(f"{len(device.entries)} entries")
+            words.append(_entries(len(device.entries)))
             words += [f"over {format_seconds(device.seconds)}"] if device.seconds else []
             if device.common and device.common.start.segments:
                 words.append("the recording begins after the program")
@@ -250,11 +268,9 @@ class DeviceReport(Shown):
             grids.append(_timeline(device))
         return Sheet((*grids, _places(self.holders)))
 
-    def plot(self) -> Figure:
-        """Draw what was reserved and what was in use, over time."""
-        from own_program.snapshots.figures import timeline_figure
 
-        return timeline_figure(self.device)
+def _entries(count: int) -> str:
+    return "1 entry" if count == 1 else f"{count} entries"
 
 
 def _short(place: Place) -> str:
@@ -269,15 +285,18 @@ def _change(share: float) -> str:
     return "0" if abs(share) < 5e-4 else f"{'+' if share > 0 else '−'}{format_percent(abs(share))}"
 
 
-def _failure_words(failure: OutOfMemory) -> str:
-    unused = failure.reserved_bytes - failure.allocated_bytes
+def _failure_words(failure: OutOfMemory, most_reserved: int) -> str:
+    free, unused = failure.device_free_bytes, failure.reserved_bytes - failure.allocated_bytes
     words = f"{format_bytes(unused)} were reserved and not in use"
-    if failure.largest_free_bytes is not None:
+    if failure.largest_free_bytes:
         words += f", in pieces of at most {format_bytes(failure.largest_free_bytes)}"
-    if failure.device_free_bytes is not None:
-        words += f"; the device had {format_bytes(failure.device_free_bytes)} left"
-        if failure.device_free_bytes > failure.requested_bytes:
+    if free is not None:
+        words += f"; the device had {format_bytes(free)} left"
+        if free > failure.requested_bytes:
             words += ", which is enough: the process was limited"
+        elif not failure.others_hold(most_reserved):
+            most = format_bytes(free + failure.reserved_bytes)
+            words += f". If the device has much more than {most}, which the file does not say, others hold the rest"
     where = f" at {failure.stack.place}" if failure.stack.place else ""
     return f"The request that failed{where} asked for {format_bytes(failure.requested_bytes)}: {words}."
 
@@ -347,10 +366,17 @@ class SnapshotReport(Shown):
         if failed:
             words = [f"{len(self.devices)} GPUs: ", Toned(f"{listed(failed)} ran out of memory", "slower"), "."]
         axis = amount_axis([row.bar.high for row in rows], format_bytes)
-        least = min(self.devices, key=lambda report: report.peak_reserved_bytes).peak_reserved_bytes
-        uneven = most.peak_reserved_bytes > _UNEVEN * least
-        notes = ("They are loaded unevenly: the fullest limits the batch of all, and the others have room.",) * uneven
-        return Card(words, tuple(rows), axis, ("", "most reserved"), notes=notes, title=self.name)
+        return Card(words, tuple(rows), axis, ("", "most reserved"), notes=tuple(self._notes()), title=self.name)
+
+    def _notes(self) -> Iterator[str]:
+        most = max(report.peak_allocated_bytes for report in self.devices)
+        used = [report for report in self.devices if report.peak_allocated_bytes >= _HARDLY * most]
+        hardly = [f"GPU {report.device.device}" for report in self.devices if report not in used]
+        reserved = [report.peak_reserved_bytes for report in used]
+        if hardly:
+            yield f"This program hardly used {listed(hardly)}."
+        if max(reserved) > _UNEVEN * min(reserved):
+            yield "They are loaded unevenly: the fullest limits the batch of all, and the others have room."
 
     @staticmethod
     def _row(report: DeviceReport) -> Row:
@@ -375,10 +401,6 @@ class SnapshotReport(Shown):
     def html(self, lessons: str = "{}.ipynb") -> str:
         """The cards for a page, as :meth:`Card.html` makes them."""
         return "\n".join(card.html(lessons) for card in self.cards)
-
-    def plot(self) -> Figure:
-        """Draw the device over time; of several the one with the most memory."""
-        return max(self.devices, key=lambda report: report.peak_reserved_bytes).plot()
 
 
 def read_snapshot(
@@ -432,18 +454,20 @@ def read_snapshot(
 def _read(file: SnapshotFile, number: int, advance: Any) -> DeviceReport:
     try:
         device = DeviceHistory(file, number)
-        notes = tuple(filter(None, [unknown_words(file.unknown)]))
+        unused = f"This program did not use GPU {listed(map(str, file.unused))}." if file.unused else ""
+        notes = tuple(filter(None, [unknown_words(file.unknown), unused]))
         if device.common is None or not device.entries:
             return DeviceReport(file.name, device, None, None, None, notes)
         requests = Requests(device.common, _limit(device))
-        tries = what_if(requests, lambda: advance(len(device.entries) * _SECONDS_AN_ENTRY / 10))
+        empties = device.give_backs["empty_cache"] > 0
+        tries = what_if(requests, empties, lambda: advance(len(device.entries) * _SECONDS_AN_ENTRY / 10))
         growth = growth_of(device)
         mended = None
         if growth:
             mended = requests.tried("what each step leaves, freed at its end", events=freed_earlier(growth.ends))
         return DeviceReport(file.name, device, growth, tries, mended, notes)
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        raise SnapshotError(f"{file.name} is damaged: its history makes no sense ({error})") from None
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+        raise SnapshotError(f"{file.name} is damaged: its history or its settings make no sense") from None
 
 
 def _limit(device: DeviceHistory) -> int | None:

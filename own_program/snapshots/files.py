@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from course_utils.memory.cuda_history import REMARKS
-from course_utils.show.formats import format_bytes, listed
+from course_utils.show.formats import format_bytes
 from course_utils.show.suggestions import file_in, typed
 
 MOST_FILE_BYTES = 160 * 2**20  # read, it takes four to eleven times as much: less than 2 GiB
@@ -299,11 +299,3 @@ def pool_of(thing: Mapping[str, Any], key: str) -> tuple[int, ...]:
     """The private pool that a segment or an entry belongs to; empty for the common one."""
     pool = thing.get(key)
     return tuple(pool) if isinstance(pool, list | tuple) and any(pool) else ()
-
-
-def unknown_words(unknown: Mapping[str, int]) -> str:
-    """What a reader must know of actions that were left out; empty if there were none."""
-    if not unknown:
-        return ""
-    words = [f"{count} entr{'y' if count == 1 else 'ies'} named {action[:40]}" for action, count in unknown.items()]
-    return f"Left out, as this reader does not know it: {listed(words[:3])}."

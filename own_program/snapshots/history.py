@@ -241,20 +241,13 @@ class DeviceHistory:
             self._read(entry.get("frames") or ()),
         )
 
-    def timeline(self, parts: int) -> list[tuple[float, int, int]]:
-        """Parts of the recording: the second at which each ends, the most allocated and the most reserved in it."""
-        times = self.history.times_us
-        count = len(times)
-        spread = times[-1] > 0  # without times each part has as many moments
-        rows, begin = [], 0
-        for part in range(1, parts + 1):
-            end = bisect_right(times, times[-1] * part / parts) if spread else count * part // parts
-            if end > begin:
-                inside = slice(begin, end)
-                most = max(self.allocated_bytes[inside]), max(self.history.reserved_bytes[inside])
-                rows.append((times[-1] * part / parts / 1e6, *most))
-            begin = max(begin, end)
-        return rows
+    @property
+    def limit_bytes(self) -> int | None:
+        """What the device could give, if a request failed and what was left is recorded."""
+        failure = self.failure
+        if failure is None or failure.device_free_bytes is None or self.private_bytes:
+            return None
+        return failure.reserved_bytes + failure.device_free_bytes
 
 
 def _addressed(segment: Mapping[str, Any]) -> list[dict[str, Any]]:

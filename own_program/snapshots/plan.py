@@ -32,9 +32,7 @@ LEAK = "free what each step keeps"
 _ENTROPY = re.compile(r"cross_entropy|log_softmax|nll_loss|CrossEntropy|CausalLM")
 
 
-def plan_of(
-    device: DeviceHistory, tries: WhatIf | None, growth: Growth | None, mended: Trial | None
-) -> tuple[Advice, ...]:
+def plan_of(device: DeviceHistory, tries: WhatIf | None, growth: Growth | None) -> tuple[Advice, ...]:
     """The entries of a plan: what grows, which fills any memory in the end, and then the most first.
 
     Advice on what tensors hold is given only where memory was short, but for logits: where a request failed, or cached
@@ -42,7 +40,7 @@ def plan_of(
     """
     if tries is None:
         return ()
-    grows = _growth(device, tries, growth, mended)
+    grows = _growth(device, tries, growth)
     entries = [_setting(device, tries), _empty_cache(device, tries), _logits(device)]
     if device.failure or device.give_backs["retry"]:
         entries += _activations(device) if trains(device) else _passes(device)
@@ -82,7 +80,8 @@ def _worth(tries: WhatIf, trial: Trial) -> bool:
     return tries.counts(tries.saving(trial)) and tries.before_bytes - trial.reserved_bytes >= LEAST_BYTES
 
 
-def _growth(device: DeviceHistory, tries: WhatIf, growth: Growth | None, mended: Trial | None) -> Advice | None:
+def _growth(device: DeviceHistory, tries: WhatIf, growth: Growth | None) -> Advice | None:
+    mended = tries.mended
     if growth is None or mended is None or (mended.fails and not tries.base.fails):
         return None
     if growth.bytes_a_round * growth.rounds < LEAST_SAVING * device.allocated_bytes[device.peak]:
@@ -95,7 +94,7 @@ def _growth(device: DeviceHistory, tries: WhatIf, growth: Growth | None, mended:
         f"it from {growth.stack.place}. Freed at each step's end in a simulation, {of} is {format_bytes(peak)}."
     )
     change = f"{LEAK} from {growth.stack.place}, or move it to the CPU"
-    return Advice(change, because, "memory_snapshots", saves if saves > 0 else None, "about", of)
+    return Advice(change, because, "memory_snapshots", saves if saves >= 0.005 else None, "about", of)
 
 
 def _empty_cache(device: DeviceHistory, tries: WhatIf) -> Advice | None:

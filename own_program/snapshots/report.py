@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from course_utils.show.advice import Advice
 from course_utils.show.cards import Bar, Card, Row, Shown, Toned, amount_axis
 from course_utils.show.formats import format_bytes, format_percent, format_seconds, listed
 from course_utils.show.page import dressed
-from course_utils.show.tables import Column, Grid, Sheet, named_values
-from own_program.snapshots.files import SnapshotError, SnapshotFile, read_file, unknown_words
+from course_utils.show.tables import Column, Grid
+from own_program.snapshots.files import SnapshotError, SnapshotFile, read_file
 from own_program.snapshots.history import DeviceHistory, Holder, OutOfMemory, frames_of
 from own_program.snapshots.plan import LEAK, plan_of
 from own_program.snapshots.stacks import EARLIER, NO_STACK, Place, read_stack
 from own_program.snapshots.steps import Growth, growth_of
-from own_program.snapshots.what_if import Requests, Trial, WhatIf, freed_earlier, what_if
+from own_program.snapshots.what_if import WhatIf, what_if
 
 __all__ = ["DeviceReport", "SnapshotError", "SnapshotReport", "read_snapshot"]
 
@@ -32,9 +30,6 @@ _HARDLY = 0.01  # of what the fullest GPU holds
 _MOST_PLACES = 25
 _LEAST_SHARE = 1e-3  # of what is in use, to be named
 _FILE_LETTERS, _NAME_LETTERS = 20, 26
-_PARTS = 12  # of the timeline
-_SECONDS_AN_ENTRY = 6e-5  # of all tries together, on two cores of a server
-_QUIET_S = 2.0
 _RECORD = (
     "No history: call torch.cuda.memory._record_memory_history(max_entries=100_000) before the steps, to see the "
     "peak, who held it, and what other settings would need."
@@ -44,23 +39,13 @@ _STACKS = 'Not recorded with stacks: leave context and stacks as they are ("all"
 
 @dataclass(frozen=True, eq=False, repr=False)
 class DeviceReport(Shown):
-    """What one device of a snapshot shows.
+    """What one device of a snapshot shows."""
 
-    Attributes:
-        name: of the file.
-        device: what happened on it.
-        growth: what each step leaves behind, if anything.
-        tries: the same requests under other settings; None where there is no history that can be replayed.
-        mended: the try in which what each step leaves is freed at its end.
-        notes: what a reader must know of the file.
-    """
-
-    name: str
+    name: str  # of the file
     device: DeviceHistory
-    growth: Growth | None
-    tries: WhatIf | None
-    mended: Trial | None
-    notes: tuple[str, ...] = ()
+    growth: Growth | None  # what each step leaves behind, if anything
+    tries: WhatIf | None  # the same requests under other settings; None without a history that can be replayed
+    remarks: tuple[str, ...]  # what a reader must know of the file
 
     @property
     def peak_allocated_bytes(self) -> int:
@@ -83,30 +68,25 @@ class DeviceReport(Shown):
         return self.device.holders(self.device.peak)
 
     @cached_property
-    def plan(self) -> tuple[Any, ...]:
+    def plan(self) -> tuple[Advice, ...]:
         """What to change, the most first."""
-        return plan_of(self.device, self.tries, self.growth, self.mended)
+        return plan_of(self.device, self.tries, self.growth)
 
     def card(self) -> Card:
         """What held the peak, what other settings would need, and what to change."""
         rows = tuple(self._rows())
-        axis = amount_axis([row.bar.high for row in rows if row.bar], format_bytes)
-        moment = "at the peak" if self.device.entries else "held"
         return Card(
             self._sentence(),
             rows,
-            axis,
-            heads=("probably for", moment),
+            amount_axis([row.bar.high for row in rows], format_bytes),
+            heads=("probably for", "at the peak" if self.device.entries else "held"),
             table=self._trials(),
             plan=self.plan,
             warning=self._warning(),
-            notes=tuple(self._notes()),
+            notes=(*self._notes(), *self.remarks),
             provenance=self._provenance(),
-            numbers=self._numbers(),
             title=self.name,
         )
-
-    # The parts of the card
 
     def _sentence(self) -> list[str | Toned]:
         gpu, held = f"GPU {self.device.device}", format_bytes(self.peak_allocated_bytes)
@@ -120,9 +100,8 @@ class DeviceReport(Shown):
                 words += f"; the device had {left} left, so others hold the rest (nvidia-smi)"
             return [f"{gpu} ", Toned("ran out of memory", "slower"), f"{words}."]
         if not self.device.entries:
-            why = "the snapshot has no history"
-            if self.device.few:
-                why = f"its history of {_entries(self.device.few)} is too short to tell a peak"
+            short = f"its history of {_entries(self.device.few)} is too short to tell a peak"
+            why = short if self.device.few else "the snapshot has no history"
             return [f"{gpu} has {reserved} reserved, and {held} of it in use; {why}."]
         before = ""
         if self.tries and self.tries.begins_empty:
@@ -133,41 +112,32 @@ class DeviceReport(Shown):
         if not self.plan:
             return [start, Toned("nothing stands out", "same"), "."]
         first = self.plan[0]
-        saving = f" ({first.saving})" if first.saving else ""
-        return [start, Toned(first.change, "faster"), f"{saving}."]
+        return [start, Toned(first.change, "faster"), f" ({first.saving})." if first.saving else "."]
 
     def _rows(self) -> Iterator[Row]:
-        shown = self.holders[:_MOST_ROWS]
-        for holder in shown:
+        for holder in self.holders[:_MOST_ROWS]:
             stack = holder.stack
             label = _short(stack.place) if stack and stack.place else self._words_of(holder.kind)
             words = [holder.kind] if stack and label != holder.kind else []
             words += [f"{holder.blocks} blocks"] if holder.blocks > 1 else []
             words += [f"from {stack.caller}"] if stack and stack.caller else []
-            yield Row(label, ", ".join(words), format_bytes(holder.bytes), bar=Bar(0.0, float(holder.bytes)))
-        rest = self.holders[_MOST_ROWS:]
-        if rest:
-            size = sum(holder.bytes for holder in rest)
-            yield Row(
-                f"{len(rest)} other place{'s' if len(rest) > 1 else ''}",
-                "",
-                format_bytes(size),
-                bar=Bar(0.0, float(size)),
-            )
+            yield _row(label, ", ".join(words), holder.bytes)
+        if rest := self.holders[_MOST_ROWS:]:
+            label = f"{len(rest)} other place{'s' if len(rest) > 1 else ''}"
+            yield _row(label, "", sum(holder.bytes for holder in rest))
 
     def _words_of(self, kind: str) -> str:
         return kind if kind != EARLIER or self.device.entries else "no stack recorded"
 
     def _trials(self) -> Grid | None:
         tries = self.tries
-        if tries is None or self._none_helps:
+        if tries is None or tries.none_helps:
             return None
-        base = "as recorded, begun empty" if tries.begins_empty else "as recorded, tried"
         rows = [("as recorded", tries.recorded_bytes, "", tries.replay.run.device_allocs[-1], tries.base.fails)]
-        for trial in (replace(tries.base, name=base), *tries.trials, *filter(None, [self.mended])):
-            if trial.name != base or tries.error >= _LEAST_SHARE:
-                change = _change(-tries.saving(trial))
-                rows.append((trial.name, trial.reserved_bytes, change, trial.device_allocs, trial.fails))
+        base = replace(tries.base, name=f"as recorded, {'begun empty' if tries.begins_empty else 'tried'}")
+        for trial in (*([base] if tries.error >= _LEAST_SHARE else []), *tries.trials):
+            change = _change(-tries.saving(trial))
+            rows.append((trial.name, trial.reserved_bytes, change, trial.device_allocs, trial.fails))
         columns = (
             Column("the same requests", tuple(name for name, *_ in rows), numeric=False),
             Column("reserved peak", tuple("runs out" if row[-1] else format_bytes(row[1]) for row in rows)),
@@ -176,11 +146,6 @@ class DeviceReport(Shown):
         )
         own = tries.replay.run.begin.options.text
         return Grid(f"What if, simulated{f', each beside {own}' if own else ''}. {self._error()}", columns)
-
-    @property
-    def _none_helps(self) -> bool:
-        """Whether a request failed, and does so in each try."""
-        return bool(self.tries and self.tries.base.fails and all(trial.fails for trial in self.tries.trials))
 
     def _error(self) -> str:
         replay, words = self.tries.replay, "Your history is reproduced to the byte"
@@ -200,19 +165,16 @@ class DeviceReport(Shown):
 
     def _notes(self) -> Iterator[str]:
         device = self.device
-        if failure := self.device.failure:
-            yield _failure_words(failure, self.peak_reserved_bytes)
+        if device.failure:
+            yield _failure_words(device.failure, self.peak_reserved_bytes)
+        if self.tries and self.tries.none_helps:
+            yield f"The request is met under none of the {len(self.tries.trials)} changes that were simulated."
         kinds = device.kinds(device.peak)
         held = sum(kinds.values())
         if device.has_stacks and held:
-            shares = [
-                f"{self._words_of(kind)} {format_percent(size / held)}"
-                for kind, size in kinds.most_common(5)
-                if size >= _LEAST_SHARE * held
-            ]
+            named = [(kind, size / held) for kind, size in kinds.most_common(5) if size >= _LEAST_SHARE * held]
+            shares = [f"{self._words_of(kind)} {format_percent(share)}" for kind, share in named]
             yield f"By what it is for: {', '.join(shares)}."
-        if self._none_helps:
-            yield f"The request is met under none of the {len(self.tries.trials)} changes that were simulated."
         if device.entries and self.lost_bytes > _LEAST_SHARE * self.peak_reserved_bytes:
             lost = f"{format_bytes(self.lost_bytes)} ({format_percent(self.lost_bytes / self.peak_reserved_bytes)})"
             yield f"When the most was reserved, {lost} of it was not in use{self._back()}."
@@ -226,7 +188,6 @@ class DeviceReport(Shown):
                 f"{format_bytes(device.private_bytes)} are in private pools (a CUDA graph, torch.cuda.MemPool), which "
                 "share nothing with the rest: counted here, and left out of what is simulated."
             )
-        yield from self.notes
 
     def _back(self) -> str:
         """What would get back memory that is reserved and not in use, if much is."""
@@ -238,8 +199,7 @@ class DeviceReport(Shown):
         gain = tries.before_bytes - tries.best.reserved_bytes if tries.best else 0
         if gain <= 0:
             return ", and no setting that was tried gets it back"
-        off = f", in a simulation that is off by {format_percent(tries.error)}" if tries.error >= _LEAST_SHARE else ""
-        return f", and the best setting that was tried gets {format_bytes(gain)} of it back{off}"
+        return f", and the best setting that was tried gets {format_bytes(gain)} of it back"
 
     def _provenance(self) -> str:
         device, words = self.device, []
@@ -253,20 +213,9 @@ class DeviceReport(Shown):
             words.append(f"options: {device.common.options.text or 'defaults'}{assumed}")
         return ", ".join(words)
 
-    def _numbers(self) -> Sheet:
-        device = self.device
-        peak, most = device.peak, device.reserved_peak
-        when = device.history.times_us
-        values = [
-            ("most in tensors", f"{format_bytes(self.peak_allocated_bytes)} after {format_seconds(when[peak] / 1e6)}"),
-            ("reserved then", format_bytes(device.history.reserved_bytes[peak])),
-            ("most reserved", f"{format_bytes(self.peak_reserved_bytes)} after {format_seconds(when[most] / 1e6)}"),
-            ("in use then", format_bytes(device.allocated_bytes[most])),
-        ]
-        grids = [named_values("The device", values)]
-        if device.entries:
-            grids.append(_timeline(device))
-        return Sheet((*grids, _places(self.holders)))
+
+def _row(label: str, words: str, size: int) -> Row:
+    return Row(label, words, format_bytes(size), bar=Bar(0.0, float(size)))
 
 
 def _entries(count: int) -> str:
@@ -302,49 +251,9 @@ def _failure_words(failure: OutOfMemory, most_reserved: int) -> str:
 
 
 def _give_back_words(counts: Mapping[str, int]) -> str:
-    words = {"empty_cache": "by empty_cache()", "retry": "to try a request again (the device was full)"}
-    parts = [
-        f"{_times(count)} {words.get(reason, 'for a reason that is not recorded')}" for reason, count in counts.items()
-    ]
-    return listed(parts)
-
-
-def _times(count: int) -> str:
-    return {1: "once", 2: "twice"}.get(count, f"{count} times")
-
-
-def _timeline(device: DeviceHistory) -> Grid:
-    rows = device.timeline(_PARTS)
-    most = max(reserved for *_, reserved in rows) or 1
-    bars = ["█" * round(20 * a / most) + "░" * (round(20 * r / most) - round(20 * a / most)) for _, a, r in rows]
-    return Grid(
-        "Over time: the most in each part (█ in use, ░ reserved and not in use)",
-        (
-            Column("until", tuple(format_seconds(end) for end, *_ in rows), numeric=False),
-            Column("in use", tuple(format_bytes(allocated) for _, allocated, _ in rows)),
-            Column("reserved", tuple(format_bytes(reserved) for *_, reserved in rows)),
-            Column("", tuple(bars), numeric=False),
-        ),
-    )
-
-
-def _places(holders: Sequence[Holder]) -> Grid:
-    shown = holders[:_MOST_PLACES]
-    places = [repr(h.stack.place) if h.stack and h.stack.place else h.kind for h in shown]
-    callers = [repr(h.stack.caller) if h.stack and h.stack.caller else "" for h in shown]
-    return Grid(
-        "What held the peak",
-        (
-            Column("line", tuple(places), numeric=False),
-            Column("from", tuple(callers), numeric=False),
-            Column("probably for", tuple(h.kind for h in shown), numeric=False),
-            Column("blocks", tuple(str(h.blocks) for h in shown)),
-            Column("size", tuple(format_bytes(h.bytes) for h in shown)),
-        ),
-    )
-
-
-# Several devices
+    reasons = {"empty_cache": "by empty_cache()", "retry": "to try a request again (the device was full)"}
+    times = [({1: "once", 2: "twice"}.get(count, f"{count} times"), reason) for reason, count in counts.items()]
+    return listed(f"{often} {reasons.get(reason, 'for a reason that is not recorded')}" for often, reason in times)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -358,33 +267,31 @@ class SnapshotReport(Shown):
         """The device's card; of several, one that names each."""
         if len(self.devices) == 1:
             return self.devices[0].card()
-        rows = [self._row(report) for report in self.devices]
         most = max(self.devices, key=lambda report: report.peak_reserved_bytes)
         failed = [f"GPU {report.device.device}" for report in self.devices if report.device.failure]
         held = f"GPU {most.device.device} the most, {format_bytes(most.peak_reserved_bytes)} reserved"
         words: list[str | Toned] = [f"{len(self.devices)} GPUs, {held}."]
         if failed:
             words = [f"{len(self.devices)} GPUs: ", Toned(f"{listed(failed)} ran out of memory", "slower"), "."]
+        rows = tuple(map(self._row, self.devices))
         axis = amount_axis([row.bar.high for row in rows], format_bytes)
-        return Card(words, tuple(rows), axis, ("", "most reserved"), notes=tuple(self._notes()), title=self.name)
-
-    def _notes(self) -> Iterator[str]:
-        most = max(report.peak_allocated_bytes for report in self.devices)
-        used = [report for report in self.devices if report.peak_allocated_bytes >= _HARDLY * most]
-        hardly = [f"GPU {report.device.device}" for report in self.devices if report not in used]
-        reserved = [report.peak_reserved_bytes for report in used]
-        if hardly:
-            yield f"This program hardly used {listed(hardly)}."
-        if max(reserved) > _UNEVEN * min(reserved):
-            yield "They are loaded unevenly: the fullest limits the batch of all, and the others have room."
+        return Card(words, rows, axis, ("", "most reserved"), notes=tuple(self._notes()), title=self.name)
 
     @staticmethod
     def _row(report: DeviceReport) -> Row:
         reserved, allocated = report.peak_reserved_bytes, report.peak_allocated_bytes
-        words = f"{format_bytes(allocated)} in tensors"
-        words = f"ran out of memory, {words}" if report.device.failure else words
+        words = f"{'ran out of memory, ' if report.device.failure else ''}{format_bytes(allocated)} in tensors"
         bar = Bar(0.0, float(reserved), float(allocated))
         return Row(f"GPU\u00a0{report.device.device}", words, format_bytes(reserved), bar=bar)
+
+    def _notes(self) -> Iterator[str]:
+        most = max(report.peak_allocated_bytes for report in self.devices)
+        used = [report for report in self.devices if report.peak_allocated_bytes >= _HARDLY * most]
+        reserved = [report.peak_reserved_bytes for report in used]
+        if hardly := [f"GPU {report.device.device}" for report in self.devices if report not in used]:
+            yield f"This program hardly used {listed(hardly)}."
+        if max(reserved) > _UNEVEN * min(reserved):
+            yield "They are loaded unevenly: the fullest limits the batch of all, and the others have room."
 
     @property
     def cards(self) -> tuple[Card, ...]:
@@ -404,7 +311,10 @@ class SnapshotReport(Shown):
 
 
 def read_snapshot(
-    source: str | Path | bytes | Mapping[str, Any], later: str | Path | None = None, *, device: int | None = None
+    source: str | Path | bytes | Mapping[str, Any] | Sequence[Any],
+    later: str | Path | None = None,
+    *,
+    device: int | None = None,
 ) -> SnapshotReport | Card:
     """Read a memory snapshot: what held the memory at its peak, and what would need less.
 
@@ -445,54 +355,25 @@ def read_snapshot(
         raise SnapshotError(
             f"{file.name} has no memory of any GPU: it was dumped before the program used one; dump it after some steps"
         )
-    chosen = found if device is None else [device]
-    entries = sum(len(file.traces[each]) for each in chosen if each < len(file.traces))
-    with _progress(entries * _SECONDS_AN_ENTRY) as advance:
-        return SnapshotReport(file.name, tuple(_read(file, each, advance) for each in chosen))
+    return SnapshotReport(file.name, tuple(_read(file, each) for each in (found if device is None else [device])))
 
 
-def _read(file: SnapshotFile, number: int, advance: Any) -> DeviceReport:
+def _read(file: SnapshotFile, number: int) -> DeviceReport:
     try:
         device = DeviceHistory(file, number)
-        unused = f"This program did not use GPU {listed(map(str, file.unused))}." if file.unused else ""
-        notes = tuple(filter(None, [unknown_words(file.unknown), unused]))
-        if device.common is None or not device.entries:
-            return DeviceReport(file.name, device, None, None, None, notes)
-        requests = Requests(device.common, _limit(device))
-        empties = device.give_backs["empty_cache"] > 0
-        tries = what_if(requests, empties, lambda: advance(len(device.entries) * _SECONDS_AN_ENTRY / 10))
-        growth = growth_of(device)
-        mended = None
-        if growth:
-            mended = requests.tried("what each step leaves, freed at its end", events=freed_earlier(growth.ends))
-        return DeviceReport(file.name, device, growth, tries, mended, notes)
+        growth = growth_of(device) if device.entries else None
+        tries = what_if(device, growth.ends if growth else {}) if device.common and device.entries else None
+        return DeviceReport(file.name, device, growth if tries else None, tries, tuple(_remarks(file)))
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
         raise SnapshotError(f"{file.name} is damaged: its history or its settings make no sense") from None
 
 
-def _limit(device: DeviceHistory) -> int | None:
-    """What the device could give, if a request failed and what was left is recorded."""
-    failure = device.failure
-    if failure is None or failure.device_free_bytes is None or device.private_bytes:
-        return None
-    return failure.reserved_bytes + failure.device_free_bytes
-
-
-def _progress(expected_s: float) -> AbstractContextManager[Any]:
-    """Something to call with seconds that are done; a bar where somebody waits and looks."""
-    notebook = "ipykernel" in sys.modules
-    if expected_s < _QUIET_S or not (notebook or sys.stderr.isatty()) or os.environ.get("COURSE_PROGRESS") == "0":
-        return nullcontext(lambda seconds: None)
-    from contextlib import contextmanager
-
-    from course_utils.show.progress import progress
-
-    @contextmanager
-    def shown() -> Iterator[Any]:
-        with progress("Replaying the history", expected_s) as bar:
-            yield bar.advance
-
-    return shown()
+def _remarks(file: SnapshotFile) -> Iterator[str]:
+    if file.unknown:
+        named = [f"{_entries(count)} named {action[:40]}" for action, count in file.unknown.items()]
+        yield f"Left out, as this reader does not know it: {listed(named[:3])}."
+    if file.unused:
+        yield f"This program did not use GPU {listed(map(str, file.unused))}."
 
 
 def _grown(earlier: SnapshotFile, later: SnapshotFile, device: int | None) -> Card:

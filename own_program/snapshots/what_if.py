@@ -7,11 +7,11 @@ all others are held against. It also tells how far tries are off, as it is guess
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 from course_utils.memory.allocator import MIB, Allocate, Allocator, AllocatorOptions, EmptyCache, Event, Free
+from own_program.snapshots.history import DeviceHistory
 from own_program.snapshots.replay import Replay, Snapshot
 
 _SETTINGS = (
@@ -32,44 +32,27 @@ _PADDED_FROM = MIB  # smaller requests share segments, and do not count
 
 @dataclass(frozen=True)
 class Trial:
-    """The same requests once more.
+    """The same requests once more."""
 
-    Attributes:
-        name: the setting, as ``PYTORCH_ALLOC_CONF`` takes it, or in words.
-        reserved_bytes: the peak of the reserved memory.
-        in_use_bytes: the peak of what is in use.
-        device_allocs: how often memory was taken from the device (cudaMalloc, or pages mapped).
-        fails: whether a request was not met.
-        is_setting: whether the name is a value of ``PYTORCH_ALLOC_CONF``.
-    """
-
-    name: str
-    reserved_bytes: int
-    in_use_bytes: int
-    device_allocs: int
-    fails: bool
-    is_setting: bool = False
+    name: str  # the setting, as ``PYTORCH_ALLOC_CONF`` takes it, or in words
+    reserved_bytes: int  # the peak of the reserved memory
+    in_use_bytes: int  # the peak of what is in use
+    device_allocs: int  # how often memory was taken from the device (cudaMalloc, or pages mapped)
+    fails: bool  # whether a request was not met
+    is_setting: bool  # whether the name is a value of ``PYTORCH_ALLOC_CONF``
 
 
 @dataclass(frozen=True)
 class WhatIf:
-    """What the tries gave.
+    """What the tries gave."""
 
-    Attributes:
-        recorded_bytes: the peak of the reserved memory as recorded.
-        replay: the history itself, simulated from the recorded beginning.
-        base: the recorded settings, tried like the others.
-        trials: other settings, and other requests.
-        begins_empty: whether the tries ask anew for what was there before the recording.
-        kept: without giving cached memory back, if the program gives it back.
-    """
-
-    recorded_bytes: int
-    replay: Replay
-    base: Trial
+    recorded_bytes: int  # the peak of the reserved memory as recorded
+    replay: Replay  # the history itself, simulated from the recorded beginning
+    base: Trial  # the recorded settings, tried like the others
     trials: tuple[Trial, ...]
-    begins_empty: bool
-    kept: Trial | None
+    begins_empty: bool  # whether the tries ask anew for what was there before the recording
+    kept: Trial | None  # without empty_cache(), if the program calls it
+    mended: Trial | None  # with what each step leaves freed at its end, if it leaves anything
 
     @property
     def error(self) -> float:
@@ -87,6 +70,11 @@ class WhatIf:
         met = (trial for trial in self.trials if trial.is_setting and not trial.fails)
         return min(met, key=lambda trial: trial.reserved_bytes, default=None)
 
+    @property
+    def none_helps(self) -> bool:
+        """Whether a request failed, and does so in each try."""
+        return self.base.fails and all(trial.fails for trial in self.trials)
+
     def saving(self, trial: Trial) -> float:
         """By how much less a try reserves, as a share."""
         return 1 - trial.reserved_bytes / max(1, self.before_bytes)
@@ -96,7 +84,35 @@ class WhatIf:
         return saving >= max(LEAST_SAVING, 0 if self.begins_empty else 2 * self.error)
 
 
-class Requests:
+def what_if(device: DeviceHistory, ends: Mapping[Hashable, Sequence[Hashable]]) -> WhatIf:
+    """Try the settings that people reach for.
+
+    Args:
+        device: with a history that can be simulated.
+        ends: of a request the names of the blocks that could be freed before it.
+    """
+    requests = _Requests(device.common, device.limit_bytes)
+    replay, own = requests.replay, device.common.options
+    recorded = max([replay.run.peak_reserved_bytes, *(each.recorded_reserved_bytes for each in replay.differences)])
+    base = requests.tried("as recorded")
+    long = len(device.common.entries) >= _LONG
+    trials = [
+        requests.tried(text, options, is_setting=True)
+        for text in _SETTINGS
+        if not (long and text in _SLOW) and (options := _on_top(own, text)) != own
+    ]
+    if requests.limit is None and not long:
+        collects = _on_top(own, _COLLECTS)
+        trials.append(requests.tried(f"{_COLLECTS}, limited to the peak", collects, cap_bytes=base.reserved_bytes))
+    trials.append(requests.tried("sizes padded to powers of two", events=_padded))
+    kept = requests.tried("without empty_cache()", events=_kept) if device.give_backs["empty_cache"] else None
+    changed = _freed_earlier(ends)
+    mended = requests.tried("what each step leaves, freed at its end", events=changed) if ends else None
+    more = (trial for trial in (kept, mended) if trial)
+    return WhatIf(recorded, replay, base, (*trials, *more), requests.begins_empty, kept, mended)
+
+
+class _Requests:
     """The requests of a history, to be tried."""
 
     def __init__(self, snapshot: Snapshot, limit_bytes: int | None) -> None:
@@ -105,11 +121,7 @@ class Requests:
         if limit_bytes is not None and self.replay.run.out_of_memory is None:  # something else stood in the way
             self.limit, self.replay = None, snapshot.replay()
         self.begins_empty = snapshot.start.reserved_bytes > _EARLIER_SHARE * self.replay.run.peak_reserved_bytes
-
-    @cached_property
-    def events(self) -> list[Event]:
-        """All that happens in a try."""
-        return list(self._events())
+        self.events = list(self._events())
 
     def _events(self) -> Iterator[Event]:
         """What happened, and before that what was in use at the beginning, where a try begins empty."""
@@ -132,7 +144,7 @@ class Requests:
         self,
         name: str,
         options: AllocatorOptions | None = None,
-        events: Callable[[Iterator[Event]], Iterator[Event]] = iter,
+        events: Callable[[Iterable[Event]], Iterable[Event]] = iter,
         cap_bytes: int | None = None,
         is_setting: bool = False,
     ) -> Trial:
@@ -141,7 +153,7 @@ class Requests:
         if not self.begins_empty:
             allocator.begin(self.snapshot.start, self.snapshot.beyond)
         peak, in_use, met = allocator.reserved, allocator.allocated, True
-        for event in events(iter(self.events)):  # without the curves that run_events writes down
+        for event in events(self.events):  # without the curves that run_events writes down
             level = allocator.reserved
             met &= allocator.apply(event)
             in_use = max(in_use, allocator.allocated)
@@ -149,36 +161,6 @@ class Requests:
                 level += operation.change_bytes
                 peak = max(peak, level)
         return Trial(name, peak, in_use, allocator.device_allocs, not met, is_setting)
-
-
-def what_if(requests: Requests, empties: bool, advance: Callable[[], object]) -> WhatIf:
-    """Try the settings that people reach for.
-
-    Args:
-        requests: of a history.
-        empties: whether the program itself gives cached memory back.
-        advance: is called after each try.
-    """
-    recorded = requests.replay.run.peak_reserved_bytes
-    peak = max([recorded, *(difference.recorded_reserved_bytes for difference in requests.replay.differences)])
-    own, trials = requests.snapshot.options, []
-    base = requests.tried("as recorded")
-    advance()
-    long = len(requests.snapshot.entries) >= _LONG
-    for text in _SETTINGS:
-        if not (long and text in _SLOW) and (options := _on_top(own, text)) != own:
-            trials.append(requests.tried(text, options, is_setting=True))
-        advance()
-    if requests.limit is None and not long:
-        collects = _on_top(own, _COLLECTS)
-        trials.append(requests.tried(f"{_COLLECTS}, limited to the peak", collects, cap_bytes=base.reserved_bytes))
-    trials.append(requests.tried("sizes padded to powers of two", events=_padded))
-    advance()
-    kept = None
-    if empties:
-        kept = requests.tried("without empty_cache()", events=_kept)
-        trials.append(kept)
-    return WhatIf(peak, requests.replay, base, tuple(trials), requests.begins_empty, kept)
 
 
 def _on_top(own: AllocatorOptions, text: str) -> AllocatorOptions:
@@ -190,7 +172,7 @@ def _on_top(own: AllocatorOptions, text: str) -> AllocatorOptions:
         return own
 
 
-def _padded(events: Iterator[Event]) -> Iterator[Event]:
+def _padded(events: Iterable[Event]) -> Iterator[Event]:
     """Each large request rounded up to a power of two, as inputs are that are padded to a few lengths."""
     for event in events:
         if isinstance(event, Allocate) and event.bytes > _PADDED_FROM:
@@ -199,18 +181,12 @@ def _padded(events: Iterator[Event]) -> Iterator[Event]:
             yield event
 
 
-def _kept(events: Iterator[Event]) -> Iterator[Event]:
+def _kept(events: Iterable[Event]) -> Iterator[Event]:
     return (event for event in events if not isinstance(event, EmptyCache))
 
 
-def freed_earlier(ends: Mapping[Hashable, Sequence[Hashable]]) -> Callable[[Iterator[Event]], Iterator[Event]]:
-    """Requests whose blocks are freed before others are asked for.
-
-    Args:
-        ends: of a request the names of the blocks that are freed before it.
-    """
-
-    def changed(events: Iterator[Event]) -> Iterator[Event]:
+def _freed_earlier(ends: Mapping[Hashable, Sequence[Hashable]]) -> Callable[[Iterable[Event]], Iterator[Event]]:
+    def changed(events: Iterable[Event]) -> Iterator[Event]:
         for event in events:
             if isinstance(event, Allocate):
                 yield from map(Free, ends.get(event.id, ()))

@@ -109,9 +109,6 @@ class DeviceHistory:
         """Blocks over time; of the end alone if the history does not fit."""
         value = {"segments": self.segments, "allocator_settings": self.settings}
         entries = self.entries if self.whole is not None else ()
-        if not any(entry["action"] == "free_requested" for entry in entries):  # not recorded: skip_actions
-            requests = [[{**e, "action": "free_requested"}] * (e["action"] == "free_completed") + [e] for e in entries]
-            entries = [entry for both in requests for entry in both]
         if entries:
             value["segments"] = _listed(self.whole.start)
         history = read_history(value, entries, self.device)

@@ -31,7 +31,7 @@ from course_utils.memory.allocator import (
     run_events,
 )
 from course_utils.memory.cuda_history import Edges, page_of, pages_of, recorded_options
-from own_program.snapshots.files import MOST_DEVICE_BYTES, SEGMENT_ACTIONS, pool_of, read_file
+from own_program.snapshots.files import MOST_DEVICE_BYTES, SEGMENT_ACTIONS, read_file
 
 
 class TraceEntry(NamedTuple):
@@ -98,11 +98,8 @@ class _Past:
             self.segments[address] = _Piece(address, size, stream, pool, False)
             self.edges.add(address, at)
 
-    def undo(self, entry: TraceEntry, requests: bool) -> str | None:
-        """Undo one entry. Returns what does not fit, if anything.
-
-        Where requests to free were not recorded, a block is in use until its free is completed.
-        """
+    def undo(self, entry: TraceEntry) -> str | None:
+        """Undo one entry. Returns what does not fit, if anything."""
         address, block = entry.address, self.held.get(entry.address)
         match entry.action:
             case "alloc":
@@ -120,7 +117,7 @@ class _Past:
                 inside = before in self.held and before + self.held[before].bytes > address
                 if block is not None or size is None or inside:
                     return "the block that it frees is not free afterwards"
-                self.held[address] = _Held(size, entry.bytes or size, requests)
+                self.held[address] = _Held(size, entry.bytes or size, True)
                 self.edges.add(address)
             case "segment_alloc" | "segment_map":
                 return self._undo_growth(entry)
@@ -219,7 +216,6 @@ def _steps(entries: Sequence[TraceEntry], start: AllocatorState) -> list[_Step]:
     blocks = [block for segment in start.segments for block in segment.blocks]
     names: dict[int, Any] = {block.address: block.id for block in blocks if block.state == "allocated"}
     waiting = {block.address: block.id for block in blocks if block.state == "awaiting free"}
-    requests = any(entry.action == "free_requested" for entry in entries)
     steps: list[_Step] = []
     operations: list[Operation] = []
     completed: list[FreeCompleted] = []
@@ -258,9 +254,6 @@ def _steps(entries: Sequence[TraceEntry], start: AllocatorState) -> list[_Step]:
             if not completes:
                 waiting[address] = name
             steps.append(_Step(Free(name, completes)))
-        elif not requests:
-            flush()
-            steps.append(_Step(Free(names.pop(address))))
     flush()
     return steps
 
@@ -296,11 +289,7 @@ class Snapshot:
             cap_bytes: how much the process was allowed to take, if it was limited.
             device_bytes: the device's memory, if it was full.
             ties: which of several cached blocks of the same size is used: that in the ``oldest`` segment, as in PyTorch
-                2.13, or that with the ``lowest`` address, as in 2.11. A snapshot does not say which version it is from:
-                where this rule does not fit, the other one is tried.
-
-        Returns:
-            The comparison, by the rule that fits better; ``run.begin.ties`` says which.
+                2.13, or with the ``lowest`` address, as in 2.11. Where one does not fit, the other is tried as well.
         """
         chosen = self.options if options is None else options_of(options)
         given = _Replayer(self, Allocator(chosen, cap_bytes, device_bytes, ties)).replay()
@@ -309,16 +298,6 @@ class Snapshot:
         other_ties = "lowest" if ties == "oldest" else "oldest"
         other = _Replayer(self, Allocator(chosen, cap_bytes, device_bytes, other_ties)).replay()
         return min(given, other, key=lambda replay: (len(replay.differences), replay.moved))
-
-
-class Difference(NamedTuple):
-    """Where the simulation and the record part: in calls to the device, or in the memory that is reserved then."""
-
-    event: int  # the index in the replay's run
-    recorded: tuple[Operation, ...]
-    simulated: tuple[Operation, ...]
-    recorded_reserved_bytes: int
-    simulated_reserved_bytes: int
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -330,7 +309,8 @@ class Replay:
     """
 
     run: AllocatorRun  # the simulation of the recorded requests
-    differences: tuple[Difference, ...]  # every event at which the calls to the device or the reserved memory differ
+    # What was recorded as reserved, for each event at which the calls to the device or the reserved memory differ.
+    differences: Sequence[int]
     moved: int  # how many requests were met at another address than recorded
     same_end: bool  # whether the segments and blocks at the end are those of the snapshot
 
@@ -345,14 +325,14 @@ class _Replayer:
         self.snapshot, self.allocator = snapshot, allocator
         allocator.begin(snapshot.start, snapshot.beyond)
         self.limited = allocator.cap is not None or allocator.device is not None
-        self.events, self.level = 0, snapshot.start.reserved_bytes  # so far: how many, and what was reserved
-        self.differences: list[Difference] = []
+        self.level = snapshot.start.reserved_bytes  # what was reserved so far, as recorded
+        self.differences: list[int] = []
         self.moved = 0
 
     def replay(self) -> Replay:
         run = run_events(self.allocator, self._steps(), stops=False)
         same_end = _shape(run.state(len(run))) == _shape(self.snapshot.end)
-        return Replay(run, tuple(self.differences), self.moved, same_end)
+        return Replay(run, self.differences, self.moved, same_end)
 
     def _steps(self) -> Iterator[tuple[Event, Sequence[Operation]]]:
         """What happens to the simulated allocator, which depends on what it did before."""
@@ -375,11 +355,9 @@ class _Replayer:
     def _happens(self, event: Event, recorded: Sequence[Operation] = ()) -> Iterator[tuple[Event, Sequence[Operation]]]:
         """Let an event happen, and compare what it did with the record."""
         yield event, () if self.differences else recorded  # once the two part, recorded addresses tell nothing
-        simulated, reserved = tuple(self.allocator.operations), self.allocator.reserved
         self.level += sum(operation.change_bytes for operation in recorded)
-        if not _same(recorded, simulated) or self.level != reserved:
-            self.differences.append(Difference(self.events, tuple(recorded), simulated, self.level, reserved))
-        self.events += 1
+        if not _same(recorded, self.allocator.operations) or self.level != self.allocator.reserved:
+            self.differences.append(self.level)
 
     def _event(self, step: _Step, recorded: Sequence[Operation]) -> Iterator[tuple[Event, Sequence[Operation]]]:
         failed = isinstance(step.event, Allocate) and step.address is None and step.event.bytes > 0
@@ -434,25 +412,10 @@ def _shape(state: AllocatorState) -> list[Any]:
     ]
 
 
-def load_snapshot(source: str | Path | Mapping[str, Any], *, device: int | None = None) -> Snapshot:
-    """Read a memory snapshot, without running anything that is in the file.
-
-    Args:
-        source: what :func:`own_program.snapshots.files.read_file` takes.
-        device: the index of the device; by default the only one with memory or a history.
-
-    Raises:
-        ValueError: if it is none that can be read; if its history and its segments contradict each other; if a private
-            pool is in it.
-    """
+def load_snapshot(source: str | Path | Mapping[str, Any], device: int = 0) -> Snapshot:
+    """Read a device of a memory snapshot without private pools, as :func:`snapshot_of` does of what is in it."""
     file = read_file(source)
-    if device is None and len(file.devices) > 1:
-        raise ValueError(f"the snapshot has histories of the devices {file.devices}: choose one with device=")
-    device = max(file.devices, default=0) if device is None else device
-    segments, trace = file.segments_of(device), file.traces[device] if device < len(file.traces) else ()
-    if any(pool_of(each, "segment_pool_id") for each in segments) or any(pool_of(each, "pool_id") for each in trace):
-        raise ValueError("a private pool (a CUDA graph, torch.cuda.MemPool) is in it, which is not simulated")
-    return snapshot_of(segments, trace, file.settings)
+    return snapshot_of(file.segments_of(device), file.traces[device], file.settings)
 
 
 def snapshot_of(
@@ -477,9 +440,8 @@ def snapshot_of(
 
 def _undone(past: _Past, entries: Sequence[TraceEntry], entry: int) -> _Past:
     """Go back from the end until right before an entry."""
-    requests = any(each.action == "free_requested" for each in entries)
     for index in range(len(entries) - 1, entry - 1, -1):
-        problem = past.undo(entries[index], requests)
+        problem = past.undo(entries[index])
         if problem is not None:
             raise ValueError(
                 f"the history and the segments contradict each other at trace entry {index} ({entries[index].action}): "

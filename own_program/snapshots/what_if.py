@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from course_utils.memory.allocator import MIB, Allocate, Allocator, AllocatorOptions, EmptyCache, Event, Free
+from course_utils.memory.allocator import Allocate, Allocator, AllocatorOptions, EmptyCache, Event, Free
 from own_program.snapshots.history import DeviceHistory
 from own_program.snapshots.replay import Replay, Snapshot
 
@@ -22,12 +22,8 @@ _SETTINGS = (
     "max_split_size_mb:128",
     "max_split_size_mb:512",
 )
-_SLOW = ("roundup_power2_divisions:8", "max_split_size_mb:128")
-_LONG = 30_000  # entries, from which on these are left out
 _EARLIER_SHARE = 0.5  # of the peak that was there before, from which on a try begins empty
-_COLLECTS = "garbage_collection_threshold:0.8"
 LEAST_SAVING = 0.05
-_PADDED_FROM = MIB  # smaller requests share segments, and do not count
 
 
 @dataclass(frozen=True)
@@ -93,18 +89,10 @@ def what_if(device: DeviceHistory, ends: Mapping[Hashable, Sequence[Hashable]]) 
     """
     requests = _Requests(device.common, device.limit_bytes)
     replay, own = requests.replay, device.common.options
-    recorded = max([replay.run.peak_reserved_bytes, *(each.recorded_reserved_bytes for each in replay.differences)])
+    recorded = max([replay.run.peak_reserved_bytes, *replay.differences])
     base = requests.tried("as recorded")
-    long = len(device.common.entries) >= _LONG
-    trials = [
-        requests.tried(text, options, is_setting=True)
-        for text in _SETTINGS
-        if not (long and text in _SLOW) and (options := _on_top(own, text)) != own
-    ]
-    if requests.limit is None and not long:
-        collects = _on_top(own, _COLLECTS)
-        trials.append(requests.tried(f"{_COLLECTS}, limited to the peak", collects, cap_bytes=base.reserved_bytes))
-    trials.append(requests.tried("sizes padded to powers of two", events=_padded))
+    settings = {text: _on_top(own, text) for text in _SETTINGS}
+    trials = [requests.tried(text, options) for text, options in settings.items() if options != own]
     kept = requests.tried("without empty_cache()", events=_kept) if device.give_backs["empty_cache"] else None
     changed = _freed_earlier(ends)
     mended = requests.tried("what each step leaves, freed at its end", events=changed) if ends else None
@@ -145,11 +133,9 @@ class _Requests:
         name: str,
         options: AllocatorOptions | None = None,
         events: Callable[[Iterable[Event]], Iterable[Event]] = iter,
-        cap_bytes: int | None = None,
-        is_setting: bool = False,
     ) -> Trial:
-        """Let them happen under other options or with other events, and with so much to be taken from the device."""
-        allocator = Allocator(options or self.snapshot.options, cap_bytes, self.limit, self.replay.run.begin.ties)
+        """Let them happen, under other options or with other events."""
+        allocator = Allocator(options or self.snapshot.options, None, self.limit, self.replay.run.begin.ties)
         if not self.begins_empty:
             allocator.begin(self.snapshot.start, self.snapshot.beyond)
         peak, in_use, met = allocator.reserved, allocator.allocated, True
@@ -160,7 +146,7 @@ class _Requests:
             for operation in allocator.operations:
                 level += operation.change_bytes
                 peak = max(peak, level)
-        return Trial(name, peak, in_use, allocator.device_allocs, not met, is_setting)
+        return Trial(name, peak, in_use, allocator.device_allocs, not met, options is not None)
 
 
 def _on_top(own: AllocatorOptions, text: str) -> AllocatorOptions:
@@ -170,15 +156,6 @@ def _on_top(own: AllocatorOptions, text: str) -> AllocatorOptions:
         return replace(own, **{attribute: getattr(AllocatorOptions.parse(text), attribute)})
     except ValueError:
         return own
-
-
-def _padded(events: Iterable[Event]) -> Iterator[Event]:
-    """Each large request rounded up to a power of two, as inputs are that are padded to a few lengths."""
-    for event in events:
-        if isinstance(event, Allocate) and event.bytes > _PADDED_FROM:
-            yield event._replace(bytes=1 << (event.bytes - 1).bit_length())
-        else:
-            yield event
 
 
 def _kept(events: Iterable[Event]) -> Iterator[Event]:

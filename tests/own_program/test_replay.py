@@ -25,7 +25,7 @@ def test_recorded_memory_is_simulated_to_the_byte(path: Path) -> None:
     assert snapshot.start.segments == ()
     ties = "oldest" if origin["torch"].startswith("2.13") else "lowest"
     replay = snapshot.replay(cap_bytes=origin["cap_bytes"], device_bytes=origin["device_bytes"], ties=ties)
-    assert replay.agrees, replay.differences[0]
+    assert replay.agrees
     assert replay.moved == 0
     assert replay.same_end
     assert len(replay.run) > 80
@@ -46,7 +46,7 @@ def test_a_history_may_begin_anywhere(path: Path) -> None:
         if path.stem.startswith(unknown):
             differs += not replay.agrees
         else:
-            assert replay.agrees, (cut, replay.differences[0])
+            assert replay.agrees, cut
             assert replay.same_end, cut
         used = [block for segment in snapshot.start.segments for block in segment.blocks if block.state != "free"]
         assert len({block.id for block in used}) == len(used)
@@ -69,7 +69,6 @@ def test_wrong_options_are_found_out() -> None:
     for options in ("expandable_segments:True", "roundup_power2_divisions:2", "large_segment_size_mb:32"):
         replay = load_snapshot(path).replay(options)
         assert not replay.agrees
-        assert replay.differences[0].recorded != replay.differences[0].simulated
         replay.run.state(len(replay.run))
 
 
@@ -113,7 +112,7 @@ def test_memory_given_back_for_two_reasons_is_told_apart(kind: str) -> None:
         "allocator_settings": {"PYTORCH_CUDA_ALLOC_CONF": "garbage_collection_threshold:0.4"},
     }
     replay = load_snapshot(snapshot).replay(cap_bytes=200 * MIB, device_bytes=400 * MIB)
-    assert replay.agrees, replay.differences
+    assert replay.agrees
     assert replay.same_end
     assert replay.moved == 0
     assert (EmptyCache() in replay.run.events) == (kind == "empty_cache")
@@ -131,18 +130,16 @@ def changed(recorded: dict, what: str) -> dict:
     trace, segments = recorded["device_traces"][0], recorded["segments"]
     if what == "size":
         del trace[3]["size"]
-    elif what == "pool":
-        trace[3]["pool_id"] = (0, 1)
     elif what == "blocks":
         segments[0]["blocks"][0]["size"] += 512
-    elif what == "two devices":
-        recorded["device_traces"].append(trace)
     elif what == "left out":
         del trace[len(trace) // 2 :]
     elif what == "inside":
         blocks = [block for segment in segments for block in segment["blocks"] if block["state"] != "inactive"]
         held = max(blocks, key=lambda block: block["size"])
         trace.append({"action": "free_completed", "addr": held["address"] + 512, "size": 512, "stream": 0})
+    elif what == "left out by kind":
+        recorded["device_traces"][0] = [entry for entry in trace if entry["action"] != "free_completed"]
     elif what == "option":
         recorded["allocator_settings"]["PYTORCH_CUDA_ALLOC_CONF"] = "backend:cudaMallocAsync"
     return recorded
@@ -152,10 +149,9 @@ def changed(recorded: dict, what: str) -> dict:
     ("what", "message"),
     [
         ("size", "entry 3 of device 0 has a size that is none"),
-        ("pool", "a private pool .* is in it, which is not simulated"),
         ("blocks", "the blocks of segment 0 do not fill it"),
-        ("two devices", r"histories of the devices \[0, 1\]: choose one with device="),
         ("left out", "the history and the segments contradict each other at trace entry"),
+        ("left out by kind", "Was something left out with skip_actions?"),
         ("inside", r"contradict each other at trace entry \d+ \(free_completed\)"),
         ("option", "backend:cudaMallocAsync is not simulated"),
     ],
@@ -168,16 +164,3 @@ def test_what_is_wrong_with_a_snapshot_is_said(recorded: dict, what: str, messag
 def test_an_option_of_a_later_pytorch_is_left_out(recorded: dict) -> None:
     recorded["allocator_settings"]["PYTORCH_CUDA_ALLOC_CONF"] = "newest:[1:2,3:4],large_segment_size_mb:32"
     assert load_snapshot(recorded).options.large_segment_bytes == 32 * MIB
-
-
-def test_frees_that_were_not_recorded_in_full_still_count(recorded: dict) -> None:
-    trace = recorded["device_traces"][0]
-    whole = load_snapshot(recorded).replay()
-    short = [entry for entry in trace if entry["action"] != "free_requested"]
-    replay = load_snapshot({**recorded, "device_traces": [short]}).replay()
-    assert replay.agrees
-    assert whole.agrees
-    assert replay.run.reserved_bytes == whole.run.reserved_bytes
-    short = [entry for entry in trace if entry["action"] != "free_completed"]
-    with pytest.raises(ValueError, match="skip_actions"):
-        load_snapshot({**recorded, "device_traces": [short]})

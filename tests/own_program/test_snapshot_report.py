@@ -611,7 +611,7 @@ def test_a_device_that_others_fill_is_told(held: int, words: str) -> None:
     said = text(read_snapshot(program.snapshot()))
     assert words in said
     assert ("so others hold the rest" in said) == (held == 400)
-    assert "met under none of the 6 changes" in said
+    assert "met under none of the 5 changes" in said
 
 
 def test_a_setting_under_which_the_request_is_met_is_found() -> None:

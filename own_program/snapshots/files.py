@@ -35,12 +35,6 @@ _RECORD = (
     "record one with torch.cuda.memory._record_memory_history(), run some steps, and write it with "
     'torch.cuda.memory._dump_snapshot("snapshot.pickle")'
 )
-_FOREIGN = (
-    (b"\x89PNG", "a PNG image"),
-    (b"<", "a page in HTML or XML: bring the snapshot that the viewer was given"),
-    (b"%PDF", "a PDF"),
-    (b"SQLite", "a database, such as Nsight Systems writes"),
-)
 
 
 class SnapshotError(ValueError):
@@ -127,9 +121,6 @@ def _saved(data: bytes) -> bytes:
 
 
 def _parsed(data: bytes) -> Any:
-    for start, what in _FOREIGN:
-        if data.startswith(start):
-            raise SnapshotError(f"is no memory snapshot but {what}; {_RECORD}")
     try:
         return json.loads(data)
     except RecursionError:
@@ -145,10 +136,10 @@ def _parsed(data: bytes) -> Any:
 # Of an instruction how many bytes tell the length of the text behind it, or follow it.
 _TEXTS = dict(zip(b"\x8cX\x8dCB\x8e\x8a", (1, 4, 8, 1, 4, 8, 1), strict=True))
 _FIXED = dict(zip(b"KMJGhj\x95\x80", (1, 2, 4, 8, 1, 4, 8, 1), strict=True))
+# MARK, NONE, NEWTRUE, NEWFALSE, the empty ones, APPEND, APPENDS, SETITEM, SETITEMS, DICT, LIST.
+_FIXED |= dict.fromkeys(b"(N\x88\x89}])aeusdl", 0)
 _PUTS = {ord("q"): 1, ord("r"): 4, 0x94: 0}
 _NUMBERS = frozenset(b"KMJ\x8a\x88\x89N")
-# MARK, NONE, NEWTRUE, NEWFALSE, the empty ones, APPEND, APPENDS, SETITEM, SETITEMS, DICT, LIST.
-_BARE = frozenset(b"(N\x88\x89}])aeusdl")
 _TUPLES = {0x85: 1, 0x86: 2, 0x87: 3}  # of a pool's id: two numbers
 _LOOK_UPS = frozenset(b"ci\x93ob\x81\x92R\x82\x83\x84PQ")  # would load or call something
 _STOP = ord(".")
@@ -207,7 +198,7 @@ def _look_through(data: bytes, at: int) -> None:
                 raise SnapshotError("holds tuples of other things than numbers, which no memory snapshot does")
         elif code == _STOP or code in _LOOK_UPS:
             return  # at a look-up the unpickler stops as well, and says what it would load
-        elif code not in _BARE:
+        else:
             raise SnapshotError(f"is no pickle of a memory snapshot (instruction {code:#04x}): {_RECORD}")
         numbers = numbers + 1 if code in _NUMBERS else 0
     raise SnapshotError("is cut short: copy it again, or write it again with _dump_snapshot")

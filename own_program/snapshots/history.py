@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, groupby, pairwise
 from typing import Any, NamedTuple
 
 from course_utils.memory.allocator import GIVES_BACK, AllocatorState
@@ -17,14 +17,14 @@ from own_program.snapshots.replay import Snapshot, snapshot_of
 from own_program.snapshots.stacks import EARLIER, NOTHING, Stack, read_stack
 
 _LEAST_DEVICE_BYTES = 3 * 2**29
+_BEFORE = Stack(None, None, EARLIER, False, ())
 _FEWEST = 10  # entries that say something of a program that ran before them
 
 
 class Holder(NamedTuple):
     """Blocks that were asked for at the same line, for the same purpose."""
 
-    stack: Stack | None  # that of the largest; None: from before the recording
-    kind: str
+    stack: Stack  # that of the largest
     bytes: int
     blocks: int
 
@@ -112,7 +112,10 @@ class DeviceHistory:
         if entries:
             value["segments"] = _listed(self.whole.start)
         history = read_history(value, entries, self.device)
-        ends = {block["address"]: block for segment in self.segments for block in _addressed(segment)}
+        ends: dict[int, Mapping[str, Any]] = {}  # by address, which older snapshots leave out
+        for segment in self.segments:
+            starts = accumulate((block["size"] for block in segment["blocks"]), initial=segment["address"])
+            ends.update(zip(starts, segment["blocks"], strict=False))
         for allocation in history.allocations:
             if allocation.born == 0 and allocation.died is None:  # its stack may be known from the end
                 allocation.frames = frames_of(ends.get(allocation.address, {}))
@@ -144,16 +147,9 @@ class DeviceHistory:
         """How long the recording is, as far as it is known."""
         return self.history.times_us[-1] / 1e6
 
-    def stack_of(self, allocation: Allocation) -> Stack | None:
-        """The stack of a block; None if it is from before the recording and nothing is known of it."""
-        if not allocation.frames and allocation.born == 0:
-            return None
-        return self._read(allocation.frames)
-
-    def kind_of(self, allocation: Allocation) -> str:
-        """What a block is probably for."""
-        stack = self.stack_of(allocation)
-        return EARLIER if stack is None else stack.kind
+    def stack_of(self, block: Allocation) -> Stack:
+        """The stack of a block."""
+        return self._read(block.frames) if block.frames or block.born else _BEFORE
 
     def _read(self, frames: Sequence[Mapping[str, Any]]) -> Stack:
         if id(frames) not in self._stacks:  # a snapshot shares the lists of stacks that are the same
@@ -175,68 +171,48 @@ class DeviceHistory:
         groups: dict[Any, list[Allocation]] = {}
         for block in self.live(moment):
             stack = self.stack_of(block)
-            key = (EARLIER, None) if stack is None else (stack.kind, stack.place)
-            groups.setdefault(key, []).append(block)
+            groups.setdefault((stack.kind, stack.place), []).append(block)
         held = []
-        for (kind, _), blocks in groups.items():
-            stack = self.stack_of(max(blocks, key=lambda block: block.size_bytes))
-            held.append(Holder(stack, kind, sum(block.size_bytes for block in blocks), len(blocks)))
+        for blocks in groups.values():
+            largest = max(blocks, key=lambda block: block.size_bytes)
+            held.append(Holder(self.stack_of(largest), sum(block.size_bytes for block in blocks), len(blocks)))
         return sorted(held, key=lambda holder: -holder.bytes)
 
     def kinds(self, moment: int) -> Counter[str]:
         """Bytes by what they are for, at a moment."""
         kinds: Counter[str] = Counter()
         for holder in self.holders(moment):
-            kinds[holder.kind] += holder.bytes
+            kinds[holder.stack.kind] += holder.bytes
         return kinds
-
-    @cached_property
-    def moments(self) -> list[int]:
-        """Of each entry the moment after it."""
-        counted = (entry["action"] not in ("free_completed", "oom") for entry in self.entries)
-        return list(accumulate(counted))
 
     @cached_property
     def give_backs(self) -> Counter[str]:
         """How often cached memory went back to the device, by why: ``empty_cache``, ``retry`` or ``unknown``."""
         counts: Counter[str] = Counter()
-        entries = self.entries
-        for at, entry in enumerate(entries):
-            if entry["action"] not in GIVES_BACK or (at and entries[at - 1]["action"] in GIVES_BACK):
-                continue
-            end = at
-            while end < len(entries) and entries[end]["action"] in GIVES_BACK:
-                end += 1
-            after = entries[end]["action"] if end < len(entries) else ""
-            path = self._read(entry.get("frames") or ()).path
-            if any(place.name == "empty_cache" for place in path):
-                counts["empty_cache"] += 1
-            else:
-                counts["retry" if after in ("segment_alloc", "segment_map", "oom") else "unknown"] += 1
+        runs = [list(run) for _, run in groupby(self.entries, key=lambda entry: entry["action"] in GIVES_BACK)]
+        for run, after in pairwise([*runs, [{"action": "the end"}]]):
+            if run[0]["action"] in GIVES_BACK:
+                empties = any(place.name == "empty_cache" for place in self._read(run[0].get("frames") or ()).path)
+                retries = after[0]["action"] in ("segment_alloc", "segment_map", "oom")
+                counts["empty_cache" if empties else "retry" if retries else "unknown"] += 1
         return counts
 
     @cached_property
     def failure(self) -> OutOfMemory | None:
         """The first request that failed."""
-        failed = (at for at, entry in enumerate(self.entries) if entry["action"] == "oom")
-        return next(map(self._failure, failed), None)
-
-    def _failure(self, at: int) -> OutOfMemory:
-        entry, largest = self.entries[at], None
+        at = next((at for at, entry in enumerate(self.entries) if entry["action"] == "oom"), None)
+        if at is None:
+            return None
+        entry, moment, largest = self.entries[at], 0, None
         if self.whole is not None:
+            moment = sum(each["action"] not in ("free_completed", "oom") for each in self.entries[:at])
             segments = self.whole.state_before(at).segments
             free = (block.bytes for segment in segments for block in segment.blocks if block.state == "free")
             largest = max(free, default=0)
-        moment = self.moments[at] if self.whole is not None else 0
-        free = entry.get("device_free")
-        return OutOfMemory(
-            entry["size"],
-            free if isinstance(free, int) else None,
-            self.history.reserved_bytes[moment],
-            self.allocated_bytes[moment],
-            largest,
-            self._read(entry.get("frames") or ()),
-        )
+        left = entry.get("device_free")
+        left = left if isinstance(left, int) else None
+        reserved, allocated = self.history.reserved_bytes[moment], self.allocated_bytes[moment]
+        return OutOfMemory(entry["size"], left, reserved, allocated, largest, self._read(entry.get("frames") or ()))
 
     @property
     def limit_bytes(self) -> int | None:
@@ -245,12 +221,6 @@ class DeviceHistory:
         if failure is None or failure.device_free_bytes is None or self.private_bytes:
             return None
         return failure.reserved_bytes + failure.device_free_bytes
-
-
-def _addressed(segment: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The blocks of a segment with their addresses, which older snapshots leave out."""
-    starts = accumulate((block["size"] for block in segment["blocks"]), initial=segment["address"])
-    return [{**block, "address": start} for block, start in zip(segment["blocks"], starts, strict=False)]
 
 
 def frames_of(block: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:

@@ -118,10 +118,10 @@ def _logits(device: DeviceHistory) -> Advice | None:
     """Copies of the logits, if they fill much of the peak: all as large as the largest block of a loss function."""
     blocks = [(block.size_bytes, device.stack_of(block)) for block in device.live(device.peak)]
     failed = [(device.failure.requested_bytes, device.failure.stack)] if device.failure else []
-    size = max((each for each, stack in (*blocks, *failed) if stack and stack.kind == LOSS), default=0)
+    size = max((each for each, stack in (*blocks, *failed) if stack.kind == LOSS), default=0)
     copies, more = ([each for each in some if abs(each[0] - size) <= _ALIKE * size] for some in (blocks, failed))
     held, total = (sum(each for each, _ in some) for some in (copies or more, blocks))
-    entropy = any(_ENTROPY.search(place.name) for _, stack in (*copies, *more) if stack for place in stack.path)
+    entropy = any(_ENTROPY.search(place.name) for _, stack in (*copies, *more) for place in stack.path)
     half = any(abs(2 * each - size) <= _ALIKE * size for each, _ in blocks)
     if held < max(_LOGITS_LARGE * total, LEAST_BYTES) or not (entropy or half):
         return None
@@ -139,7 +139,7 @@ def _logits(device: DeviceHistory) -> Advice | None:
 
 def _held_by_forward(device: DeviceHistory) -> tuple[list[Allocation], int, float]:
     """Blocks of forward passes at the peak, what they hold, and which share of what is in use that is."""
-    blocks = [block for block in device.live(device.peak) if device.kind_of(block) == FORWARD]
+    blocks = [block for block in device.live(device.peak) if device.stack_of(block).kind == FORWARD]
     held = sum(block.size_bytes for block in blocks)
     return blocks, held, held / max(1, device.allocated_bytes[device.peak])
 
@@ -167,7 +167,7 @@ def _passes(device: DeviceHistory) -> Iterator[Advice]:
     blocks, held, share = _held_by_forward(device)
     if share < _LARGE:
         return
-    asked = [block for block in device.history.allocations if block.born and device.kind_of(block) == FORWARD]
+    asked = [block for block in device.history.allocations if block.born and device.stack_of(block).kind == FORWARD]
     lines = Counter(device.stack_of(block).path for block in blocks)
     begin = last_round(device, device.peak) or 0
     earlier = [block for block in blocks if block.born < begin]

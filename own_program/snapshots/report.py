@@ -117,10 +117,10 @@ class DeviceReport(Shown):
     def _rows(self) -> Iterator[Row]:
         for holder in self.holders[:_MOST_ROWS]:
             stack = holder.stack
-            label = _short(stack.place) if stack and stack.place else self._words_of(holder.kind)
-            words = [holder.kind] if stack and label != holder.kind else []
+            label = _short(stack.place) if stack.place else self._words_of(stack.kind)
+            words = [stack.kind] if stack.place else []
             words += [f"{holder.blocks} blocks"] if holder.blocks > 1 else []
-            words += [f"from {stack.caller}"] if stack and stack.caller else []
+            words += [f"from {stack.caller}"] if stack.caller else []
             yield _row(label, ", ".join(words), holder.bytes)
         if rest := self.holders[_MOST_ROWS:]:
             label = f"{len(rest)} other place{'s' if len(rest) > 1 else ''}"

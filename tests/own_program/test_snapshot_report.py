@@ -146,7 +146,7 @@ def test_a_healthy_training_has_no_plan_and_its_peak_is_told_by_line_and_kind() 
     device = report.devices[0]
     # The state is there from the first step on; the peak is the last layer's backward pass of a later one.
     assert device.peak_allocated_bytes == (36 + 4 + 90 + 12) * MIB
-    assert [(holder.kind, holder.bytes, holder.blocks) for holder in device.holders] == [
+    assert [(holder.stack.kind, holder.bytes, holder.blocks) for holder in device.holders] == [
         ("forward", 90 * MIB, 3),
         ("optimizer", 36 * MIB, 1),
         ("backward", 12 * MIB, 1),
@@ -196,7 +196,7 @@ def test_what_is_reserved_and_not_in_use_is_counted_while_the_most_is_reserved()
     report = read_snapshot(program.snapshot(since=begun))
     late = report.devices[0]
     assert (late.peak_reserved_bytes, late.lost_bytes) == (220 * MIB, 100 * MIB)
-    assert late.holders[0].kind == "from before the recording"
+    assert late.holders[0].stack.kind == "from before the recording"
     # Begun empty, any try needs less; that says nothing of a setting.
     assert "220 MiB reserved, all of it from before the recording: nothing stands out" in text(report)
     assert "that cache is older than the recording, and how it came about is not in the file" in text(report)
@@ -511,7 +511,7 @@ def test_a_real_program_on_the_cpu(tmp_path: Path, leaks: bool) -> None:
         assert any(advice.lesson == "memory_snapshots" for advice in report.devices[0].plan)
     else:
         assert report.devices[0].plan == ()
-        assert report.devices[0].holders[0].kind in ("forward", "no Python stack")
+        assert report.devices[0].holders[0].stack.kind in ("forward", "no Python stack")
 
 
 # Out of memory
@@ -728,13 +728,13 @@ def test_a_snapshot_without_a_history_shows_who_holds_the_memory() -> None:
     report = read_snapshot(program.snapshot() | {"device_traces": [[]]})
     assert report.card().words == "GPU 0 has 146 MiB reserved, and 36.0 MiB of it in use; the snapshot has no history."
     assert "_record_memory_history" in text(report)
-    assert report.devices[0].holders[0].kind == "optimizer"
+    assert report.devices[0].holders[0].stack.kind == "optimizer"
     assert report.devices[0].tries is None
     # PyTorch 2.0 kept stacks in a history of each block.
     value = program.snapshot() | {"device_traces": [[]]}
     for block in (block for segment in value["segments"] for block in segment["blocks"]):
         block["history"] = [{"frames": block.pop("frames")}]
-    assert read_snapshot(value).devices[0].holders[0].kind == "optimizer"
+    assert read_snapshot(value).devices[0].holders[0].stack.kind == "optimizer"
 
 
 def test_a_history_that_contradicts_its_segments_still_shows_the_end() -> None:

@@ -51,24 +51,14 @@ class OutOfMemory:
 
 
 class DeviceHistory:
-    """One device of a snapshot.
-
-    Attributes:
-        entries: of its history, the oldest first; none where they are too few to tell anything.
-        few: how many there were then.
-        trains: whether the file tells of an optimizer.
-        whole: the device as one, private pools included; None if its history contradicts its segments.
-        common: without private pools, which is what can be simulated; the same as ``whole`` if there are none.
-        problem: why there is none of them; empty otherwise.
-        private_bytes: what segments of private pools hold at the end.
-    """
+    """One device of a snapshot."""
 
     def __init__(self, file: SnapshotFile, device: int) -> None:
         self.device = device
-        self.entries = file.traces[device] if device < len(file.traces) else ()
-        self.segments = file.segments_of(device)
         self.trains = file.trains
-        self.few = 0
+        self.segments = file.segments_of(device)
+        self.entries = file.traces[device] if device < len(file.traces) else ()  # the oldest first
+        self.few = 0  # how many entries there were, where they are too few to tell anything
         if self.entries and self._says_little():
             self.few, self.entries = len(self.entries), ()
         self.settings = file.settings
@@ -76,9 +66,9 @@ class DeviceHistory:
             self.settings = {"expandable_segments": True}  # older versions do not say so
         private = [segment for segment in self.segments if pool_of(segment, "segment_pool_id")]
         self.private_bytes = sum(segment["total_size"] for segment in private)
-        self.whole: Snapshot | None = None
-        self.common: Snapshot | None = None
-        self.problem = ""
+        self.whole: Snapshot | None = None  # private pools included
+        self.common: Snapshot | None = None  # without them, which is what can be simulated; the same if there are none
+        self.problem = ""  # why there is none: the history contradicts the segments
         self._stacks: dict[int, Stack] = {}
         try:
             self.whole = snapshot_of(self.segments, self.entries, self.settings)

@@ -6,7 +6,7 @@ Source: torch/cuda/memory.py (the shape), c10/cuda/CUDACachingAllocator.cpp (the
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -78,25 +78,21 @@ class _Past:
         self.held: dict[int, _Held] = {}
         self.edges = Edges(options)
         for index, segment in enumerate(listed):
-            self._add_segment(segment, f"segment {index}")
-
-    def _add_segment(self, segment: Mapping[str, Any], where: str) -> None:
-        address, size, pool = segment["address"], segment["total_size"], segment["segment_type"]
-        stream = segment.get("stream", 0)
-        at = address
-        for block in segment["blocks"]:
-            if block["state"] != "inactive":
-                requested = block.get("requested_size") or block["size"]
-                self.held[at] = _Held(block["size"], requested, block["state"] != "active_allocated")
-                self.edges.add(at)
-            at += block["size"]
-        if at != address + size:
-            raise ValueError(f"the blocks of {where} do not fill it: {at - address} of {size} bytes")
-        if segment.get("is_expandable", False):
-            self.pages |= dict.fromkeys(pages_of(address, size), (stream, pool))
-        else:
-            self.segments[address] = _Piece(address, size, stream, pool, False)
-            self.edges.add(address, at)
+            at, size, pool = segment["address"], segment["total_size"], segment["segment_type"]
+            end, stream = at + size, segment.get("stream", 0)
+            if segment.get("is_expandable", False):
+                self.pages |= dict.fromkeys(pages_of(at, size), (stream, pool))
+            else:
+                self.segments[at] = _Piece(at, size, stream, pool, False)
+                self.edges.add(at, end)
+            for block in segment["blocks"]:
+                if block["state"] != "inactive":
+                    requested = block.get("requested_size") or block["size"]
+                    self.held[at] = _Held(block["size"], requested, block["state"] != "active_allocated")
+                    self.edges.add(at)
+                at += block["size"]
+            if at != end:
+                raise ValueError(f"the blocks of segment {index} do not fill it: {at + size - end} of {size} bytes")
 
     def undo(self, entry: TraceEntry) -> str | None:
         """Undo one entry. Returns what does not fit, if anything."""
@@ -202,62 +198,6 @@ class _Past:
 # Forwards
 
 
-class _Step(NamedTuple):
-    """An event with what was recorded along with it."""
-
-    event: Event | None  # None: memory was given back, and nothing else is known
-    operations: Sequence[Operation] = ()
-    late: Sequence[FreeCompleted] = ()  # frees that were completed while memory was given back
-    address: int | None = None  # where the block was put; None if it failed, or if nothing was allocated
-
-
-def _steps(entries: Sequence[TraceEntry], start: AllocatorState) -> list[_Step]:
-    """Group the entries: what happens inside of one call to the allocator belongs together."""
-    blocks = [block for segment in start.segments for block in segment.blocks]
-    names: dict[int, Any] = {block.address: block.id for block in blocks if block.state == "allocated"}
-    waiting = {block.address: block.id for block in blocks if block.state == "awaiting free"}
-    steps: list[_Step] = []
-    operations: list[Operation] = []
-    completed: list[FreeCompleted] = []
-    count = 0
-
-    def flush() -> None:
-        if operations:
-            steps.append(_Step(None, tuple(operations), tuple(completed)))
-        else:
-            steps.extend(_Step(event) for event in completed)
-        operations.clear()
-        completed.clear()
-
-    for index, (action, address, size, stream) in enumerate(entries):
-        if action in SEGMENT_ACTIONS:
-            operations.append(Operation(action, address, size))
-        elif action == "free_completed" and address in waiting:
-            completed.append(FreeCompleted(waiting.pop(address)))
-        elif action in ("alloc", "oom"):
-            count += 1
-            gives_back = any(operation.action in GIVES_BACK for operation in operations)
-            if gives_back and action == "alloc" and operations[-1].action in GIVES_BACK:
-                flush()  # given back and then served from the cache: that was another call
-            own, late = tuple(operations), tuple(completed) if gives_back else ()
-            operations.clear()
-            if late:
-                completed.clear()
-            flush()
-            steps.append(_Step(Allocate(count, size, stream), own, late, address if action == "alloc" else None))
-            if action == "alloc":
-                names[address] = count
-        elif action == "free_requested":
-            flush()
-            name = names.pop(address)
-            completes = [entry[:2] for entry in entries[index + 1 : index + 2]] == [("free_completed", address)]
-            if not completes:
-                waiting[address] = name
-            steps.append(_Step(Free(name, completes)))
-    flush()
-    return steps
-
-
 @dataclass(frozen=True, eq=False, repr=False)
 class Snapshot:
     """A memory snapshot of one device; :meth:`replay` simulates its history under any options."""
@@ -267,7 +207,6 @@ class Snapshot:
     start: AllocatorState  # the segments when the history begins; empty if nothing was cached then
     end: AllocatorState
     beyond: int  # an address that the record does not reach
-    _steps: Sequence[_Step]
     _listed: Sequence[Mapping[str, Any]]  # the segments of the file
 
     def state_before(self, entry: int) -> AllocatorState:
@@ -312,7 +251,12 @@ class Replay:
     # What was recorded as reserved, for each event at which the calls to the device or the reserved memory differ.
     differences: Sequence[int]
     moved: int  # how many requests were met at another address than recorded
-    same_end: bool  # whether the segments and blocks at the end are those of the snapshot
+    end: AllocatorState  # as recorded
+
+    @property
+    def same_end(self) -> bool:
+        """Whether the segments and blocks at the end are those of the snapshot."""
+        return _shape(self.run.state(len(self.run))) == _shape(self.end)
 
     @property
     def agrees(self) -> bool:
@@ -321,6 +265,8 @@ class Replay:
 
 
 class _Replayer:
+    """Lets a history happen to the simulated allocator: what is recorded inside of one call to it belongs together."""
+
     def __init__(self, snapshot: Snapshot, allocator: Allocator) -> None:
         self.snapshot, self.allocator = snapshot, allocator
         allocator.begin(snapshot.start, snapshot.beyond)
@@ -328,29 +274,85 @@ class _Replayer:
         self.level = snapshot.start.reserved_bytes  # what was reserved so far, as recorded
         self.differences: list[int] = []
         self.moved = 0
+        # Recorded, and not happened yet: calls to the device, and frees that were completed.
+        self.operations: list[Operation] = []
+        self.completed: list[FreeCompleted] = []
 
     def replay(self) -> Replay:
-        run = run_events(self.allocator, self._steps(), stops=False)
-        same_end = _shape(run.state(len(run))) == _shape(self.snapshot.end)
-        return Replay(run, self.differences, self.moved, same_end)
+        run = run_events(self.allocator, self._events(), stops=False)
+        return Replay(run, self.differences, self.moved, self.snapshot.end)
 
-    def _steps(self) -> Iterator[tuple[Event, Sequence[Operation]]]:
+    def _events(self) -> Iterator[tuple[Event, Sequence[Operation]]]:
         """What happens to the simulated allocator, which depends on what it did before."""
-        for step in self.snapshot._steps:
-            recorded = step.operations
-            early, empties = self._explained(step)
-            for late in early:
-                yield from self._happens(late)
-            if empties:
-                gives_back = [at for at, operation in enumerate(recorded, 1) if operation.action in GIVES_BACK]
-                count = max(gives_back, default=len(recorded))
-                yield from self._happens(EmptyCache(), recorded[:count])
-                recorded = recorded[count:]
-            if step.event is not None:
-                yield from self._event(step, recorded)
-            for late in step.late:
-                if late.id in self.allocator.pending:
-                    yield from self._happens(late)
+        entries, count = self.snapshot.entries, 0
+        blocks = [block for segment in self.snapshot.start.segments for block in segment.blocks]
+        names: dict[int, Any] = {block.address: block.id for block in blocks if block.state == "allocated"}
+        waiting = {block.address: block.id for block in blocks if block.state == "awaiting free"}
+        for index, (action, address, size, stream) in enumerate(entries):
+            if action in SEGMENT_ACTIONS:
+                self.operations.append(Operation(action, address, size))
+            elif action == "free_completed" and address in waiting:
+                self.completed.append(FreeCompleted(waiting.pop(address)))
+            elif action == "free_requested":
+                yield from self._given_back()
+                name = names.pop(address)
+                completes = [entry[:2] for entry in entries[index + 1 : index + 2]] == [("free_completed", address)]
+                if not completes:
+                    waiting[address] = name
+                yield from self._happens(Free(name, completes))
+            elif action in ("alloc", "oom"):
+                count += 1
+                if not _gives_back(self.operations):
+                    yield from self._happen(self.completed)
+                    self.completed.clear()
+                elif action == "alloc" and self.operations[-1].action in GIVES_BACK:
+                    yield from self._given_back()  # and then served from the cache: that was another call
+                yield from self._request(Allocate(count, size, stream), address if action == "alloc" else None)
+                if action == "alloc":
+                    names[address] = count
+        yield from self._given_back()
+
+    def _given_back(self) -> Iterator[tuple[Event, Sequence[Operation]]]:
+        """What is recorded outside of a request, for which nothing but an emptied cache is known."""
+        if self.operations:
+            yield from self._emptied(self.operations)
+        yield from self._happen(late for late in self.completed if not self.operations or self._is_pending(late))
+        self.operations.clear()
+        self.completed.clear()
+
+    def _request(self, request: Allocate, address: int | None) -> Iterator[tuple[Event, Sequence[Operation]]]:
+        """A request, and where it was met; None if it failed."""
+        recorded, late = tuple(self.operations), tuple(self.completed)
+        self.operations.clear()
+        self.completed.clear()
+        early, empties = self._explained(request, recorded, late)
+        yield from self._happen(early)
+        if empties:
+            recorded = yield from self._emptied(recorded)
+        failed = address is None and request.bytes > 0
+        if not failed or self.limited:
+            yield from self._happens(request, recorded)
+        block = self.allocator.live.get(request.id)
+        if address is not None:
+            self.moved += block is None or block.address != address
+        elif failed and block is not None:
+            # The record ran out of memory here, and the simulation did not.
+            yield from self._happens(Free(request.id))
+        yield from self._happen(each for each in late if self._is_pending(each))
+
+    def _emptied(self, recorded: Sequence[Operation]) -> Iterator[tuple[Event, Sequence[Operation]]]:
+        """Let the cache be emptied up to the last call that gave memory back; returns the calls after it."""
+        gives_back = [at for at, operation in enumerate(recorded, 1) if operation.action in GIVES_BACK]
+        count = max(gives_back, default=len(recorded))
+        yield from self._happens(EmptyCache(), tuple(recorded[:count]))
+        return recorded[count:]
+
+    def _is_pending(self, late: FreeCompleted) -> bool:
+        return late.id in self.allocator.pending
+
+    def _happen(self, events: Iterable[Event]) -> Iterator[tuple[Event, Sequence[Operation]]]:
+        for event in events:
+            yield from self._happens(event)
 
     def _happens(self, event: Event, recorded: Sequence[Operation] = ()) -> Iterator[tuple[Event, Sequence[Operation]]]:
         """Let an event happen, and compare what it did with the record."""
@@ -359,28 +361,15 @@ class _Replayer:
         if not _same(recorded, self.allocator.operations) or self.level != self.allocator.reserved:
             self.differences.append(self.level)
 
-    def _event(self, step: _Step, recorded: Sequence[Operation]) -> Iterator[tuple[Event, Sequence[Operation]]]:
-        failed = isinstance(step.event, Allocate) and step.address is None and step.event.bytes > 0
-        if not failed or self.limited:
-            yield from self._happens(step.event, recorded)
-        block = self.allocator.live.get(step.event.id)
-        if step.address is not None:
-            self.moved += block is None or block.address != step.address
-        elif failed and block is not None:
-            # The record ran out of memory here, and the simulation did not.
-            yield from self._happens(Free(step.event.id))
-
-    def _explained(self, step: _Step) -> tuple[Sequence[FreeCompleted], bool]:
-        """The frees that must have been completed before an event, and whether the cache was emptied before it.
+    def _explained(
+        self, request: Allocate, recorded: Sequence[Operation], late: Sequence[FreeCompleted]
+    ) -> tuple[Sequence[FreeCompleted], bool]:
+        """The frees that must have been completed before a request, and whether the cache was emptied before it.
 
         Tried out on copies, until the simulation gives memory back as recorded.
         """
-        if step.event is None:
-            return (), True
-        if not any(operation.action in GIVES_BACK for operation in step.operations):
-            return (), False
-        if not self.limited:
-            return (), True
+        if not _gives_back(recorded) or not self.limited:
+            return (), _gives_back(recorded)
 
         def tried(*events: Event) -> list[Operation]:
             copy = self.allocator.copy()
@@ -390,14 +379,17 @@ class _Replayer:
                 operations += copy.operations
             return operations
 
-        alone = tried(step.event)
-        if _same(step.operations, alone):
+        alone = tried(request)
+        if _same(recorded, alone):
             return (), False
-        early = [late for late in step.late if late.id in self.allocator.pending]
-        if early and _same(step.operations, tried(*early, step.event)):
+        early = [each for each in late if self._is_pending(each)]
+        if early and _same(recorded, tried(*early, request)):
             return early, False
-        empties = _same(step.operations, tried(EmptyCache(), step.event))
-        return (), empties or not any(operation.action in GIVES_BACK for operation in alone)
+        return (), _same(recorded, tried(EmptyCache(), request)) or not _gives_back(alone)
+
+
+def _gives_back(operations: Sequence[Operation]) -> bool:
+    return any(operation.action in GIVES_BACK for operation in operations)
 
 
 def _same(recorded: Sequence[Operation], simulated: Sequence[Operation]) -> bool:
@@ -435,7 +427,7 @@ def snapshot_of(
     start = _undone(past, entries, 0).state()
     beyond = max((entry.address + entry.bytes for entry in entries), default=0) + SMALL_SEGMENT_BYTES
     beyond = max([beyond, *(segment.address + segment.bytes for segment in start.segments)])
-    return Snapshot(entries, options, start, end, beyond, _steps(entries, start), segments)
+    return Snapshot(entries, options, start, end, beyond, segments)
 
 
 def _undone(past: _Past, entries: Sequence[TraceEntry], entry: int) -> _Past:

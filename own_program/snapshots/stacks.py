@@ -46,21 +46,13 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class Stack:
-    """What is known of a block from its stack.
+    """What is known of a block from its stack."""
 
-    Attributes:
-        place: the innermost line outside of PyTorch and Python's own library; None without Python frames.
-        caller: the program's own line that led there: outside of all modules' calls, the next one further out.
-        kind: what it is probably for, one of this module's words.
-        in_module: whether a module (``torch.nn.Module``) was being called.
-        path: all lines of Python; the same for blocks that were asked for in the same way.
-    """
-
-    place: Place | None
-    caller: Place | None
-    kind: str
-    in_module: bool
-    path: tuple[Place, ...]
+    place: Place | None  # the innermost line outside of PyTorch and Python's own library; None without Python frames
+    caller: Place | None  # the program's own line that led there: outside of all modules, the next one further out
+    kind: str  # what it is probably for, one of this module's words
+    in_module: bool  # whether a module (``torch.nn.Module``) was being called
+    path: tuple[Place, ...]  # all lines of Python; the same for blocks that were asked for in the same way
 
 
 NOTHING = Stack(None, None, NO_STACK, False, ())

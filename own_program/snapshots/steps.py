@@ -27,19 +27,12 @@ _LEAST_BACKWARD = 0.05  # of all requests: a few without a stack are no backward
 
 @dataclass(frozen=True)
 class Growth:
-    """What each round of a loop leaves behind, never freed in the recording.
+    """What each round of a loop leaves behind, never freed in the recording."""
 
-    Attributes:
-        stack: of what is left behind, of the line that leaves the most.
-        bytes_a_round: in the median; the mean where most rounds leave nothing.
-        rounds: how many there are, without the first.
-        ends: of each request that begins a round, the names of the blocks that the round before has left.
-    """
-
-    stack: Stack
-    bytes_a_round: float
-    rounds: int
-    ends: Mapping[int, Sequence[int]]
+    stack: Stack  # of what is left behind, of the line that leaves the most
+    bytes_a_round: float  # in the median; the mean where most rounds leave nothing
+    rounds: int  # without the first
+    ends: Mapping[int, Sequence[int]]  # of each request that begins a round, the names of what the one before has left
 
 
 class _Requests:

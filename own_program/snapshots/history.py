@@ -10,7 +10,7 @@ from functools import cached_property
 from itertools import accumulate, groupby, pairwise
 from typing import Any, NamedTuple
 
-from course_utils.memory.allocator import GIVES_BACK, AllocatorState
+from course_utils.memory.allocator import GIVES_BACK, AllocatorState, round_size, segment_size
 from course_utils.memory.cuda_history import Allocation, History, read_history
 from own_program.snapshots.files import SEGMENT_ACTIONS, SnapshotFile, pool_of
 from own_program.snapshots.replay import Snapshot, snapshot_of
@@ -40,14 +40,19 @@ class OutOfMemory:
     largest_free_bytes: int | None  # the largest cached block; None if the history does not fit the segments
     stack: Stack
 
+    @property
+    def limited(self) -> bool:
+        """Whether the device had enough left, so that something else stood in the way."""
+        return (self.device_free_bytes or 0) >= segment_size(round_size(self.requested_bytes))
+
     def others_hold(self, most_reserved: int) -> bool:
         """Whether others must hold memory of the device, whose size is in no snapshot.
 
         It is less than this program had reserved before, or than any device has that PyTorch runs on.
         """
-        free = self.device_free_bytes
-        full = free is not None and free <= self.requested_bytes
-        return full and self.reserved_bytes + free < max(most_reserved, _LEAST_DEVICE_BYTES)
+        if self.device_free_bytes is None or self.limited:
+            return False
+        return self.reserved_bytes + self.device_free_bytes < max(most_reserved, _LEAST_DEVICE_BYTES)
 
 
 class DeviceHistory:

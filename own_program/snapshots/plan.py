@@ -132,9 +132,10 @@ def _logits(device: DeviceHistory) -> Advice | None:
         f"{len(copies)} tensor{'s' * (len(copies) > 1)} of {format_bytes(size)} that the loss works on, such as {such}."
         f"{' The request that failed is for one more.' if more else ''}"
     )
-    saves = held / total if copies else None
     change = "compute the loss in pieces, or use a fused loss"
-    return Advice(change, because if copies else one, "memory_snapshots", saves, of=_IN_USE)
+    if not copies:
+        return Advice(change, one, "memory_snapshots", size / (total + size), of="what was asked for")
+    return Advice(change, because, "memory_snapshots", held / total, of=_IN_USE)
 
 
 def _held_by_forward(device: DeviceHistory) -> tuple[list[Allocation], int, float]:
@@ -167,8 +168,11 @@ def _passes(device: DeviceHistory) -> Iterator[Advice]:
     blocks, held, share = _held_by_forward(device)
     if share < _LARGE:
         return
-    asked = [block for block in device.history.allocations if block.born and device.stack_of(block).kind == FORWARD]
-    lines = Counter(device.stack_of(block).path for block in blocks)
+    most, keeps = _recomputed(blocks, held, share), _keeps(device, blocks, held)
+    if keeps and any(device.stack_of(block).kind == LOSS for block in device.history.allocations):
+        yield from _activations(device)  # it is about to train
+        return
+    lines = {device.stack_of(block).path for block in blocks}
     begin = last_round(device, device.peak) or 0
     earlier = [block for block in blocks if block.born < begin]
     if 2 * len({device.stack_of(block).path for block in earlier}) >= len(lines):  # else they may be results
@@ -176,9 +180,8 @@ def _passes(device: DeviceHistory) -> Iterator[Advice]:
         because = f"At the peak {format_percent(stays)} of what is in use is from earlier forward passes; "
         because += "no backward pass and no optimizer are in the recording."
         yield Advice("run it under torch.no_grad(), if it does not train", because, "no_grad", stays, of=_IN_USE)
-    elif not _frees(blocks, asked, [lines[device.stack_of(block).path] for block in blocks]):
+    elif keeps:
         because = "Forward passes keep what they made, and no backward pass and no optimizer are in the recording."
-        most = _recomputed(blocks, held, share)
         yield Advice("run it under torch.no_grad(), if it does not train", because, "no_grad", most, of=_IN_USE)
         if len(blocks) >= _KEPT_BLOCKS:
             because = "A checkpointed module's tensors are freed, and computed again in the backward pass."
@@ -189,12 +192,17 @@ def _passes(device: DeviceHistory) -> Iterator[Advice]:
     yield Advice(change, because, "memory_snapshots")
 
 
-def _frees(blocks: Sequence[Allocation], asked: Sequence[Allocation], alike: Sequence[int]) -> bool:
-    """Whether forward passes free what they make: most of it has died, and few at the peak are of one line."""
-    died = sum(block.size_bytes for block in asked if block.died is not None)
-    piled = sum(block.size_bytes for block, count in zip(blocks, alike, strict=True) if count >= _PILED)
-    held = sum(block.size_bytes for block in blocks)
-    return died >= _FREED * sum(block.size_bytes for block in asked) and piled < _FREED * held
+def _keeps(device: DeviceHistory, blocks: Sequence[Allocation], held: int) -> bool:
+    """Whether forward passes keep most of what they make, as for a backward pass.
+
+    A line does that has as many blocks as it asked for. In one pass each line may be asked once: then most has to be
+    there, or several blocks of one line, which are the layers'.
+    """
+    asked = [b for b in device.history.allocations if 0 < b.born <= device.peak and device.stack_of(b).kind == FORWARD]
+    freed = sum(b.size_bytes for b in asked) - held >= _FREED * sum(b.size_bytes for b in asked)
+    live, made = (Counter(device.stack_of(b).path for b in some) for some in (blocks, asked))
+    kept = {path for path, count in live.items() if 2 * count >= made[path] and (count >= _PILED or not freed)}
+    return sum(b.size_bytes for b in blocks if device.stack_of(b).path in kept) >= _FREED * held
 
 
 def _optimizer(device: DeviceHistory) -> Advice | None:

@@ -241,11 +241,11 @@ def _failure_words(failure: OutOfMemory, most_reserved: int) -> str:
         words += f", in pieces of at most {format_bytes(failure.largest_free_bytes)}"
     if free is not None:
         words += f"; the device had {format_bytes(free)} left"
-        if free > failure.requested_bytes:
+        if failure.limited:
             words += ", which is enough: the process was limited"
         elif not failure.others_hold(most_reserved):
             most = format_bytes(free + failure.reserved_bytes)
-            words += f". If the device has much more than {most}, which the file does not say, others hold the rest"
+            words += f". If the device has much more than {most}, others hold the rest (nvidia-smi); no snapshot says it"
     where = f" at {failure.stack.place}" if failure.stack.place else ""
     return f"The request that failed{where} asked for {format_bytes(failure.requested_bytes)}: {words}."
 

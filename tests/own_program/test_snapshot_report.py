@@ -806,7 +806,6 @@ def deep(count: int) -> bytes:
         (json.dumps({"segments": [1, 2]}).encode()[:-3], "damaged or cut short"),
         (pickle.dumps([1]), "holds a list and no memory snapshot"),
         (b"PK\x03\x04rest", "is damaged: it cannot be unpacked"),
-        (b"\x89PNG\r\n", "a PNG image"),
         (b"\x1f\x8brest", "is damaged: it cannot be unpacked"),
         (gzip.compress(pickle.dumps({"segments": []}))[:-9], "is cut short"),
         (saved({"weight": torch.ones(3)}), "as checkpoints do, and so is no memory snapshot"),

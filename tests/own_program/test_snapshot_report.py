@@ -10,6 +10,7 @@ import pickle
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,7 @@ from torch import nn
 
 from course_utils.lessons.memory_snapshots.stand_in import memory_history
 from course_utils.memory.allocator import Allocate, Allocator, AllocatorOptions, EmptyCache, Event, Free
-from own_program.snapshots.replay import Snapshot
-from own_program.snapshots.report import SnapshotError, SnapshotReport, read_snapshot
+from own_program.snapshots.report import DeviceReport, SnapshotError, SnapshotReport, read_snapshot
 from own_program.snapshots.stacks import read_stack
 from tests.memory.test_allocator import TRACES
 
@@ -117,6 +117,10 @@ def text(report: SnapshotReport) -> str:
     return " ".join(repr(report).split())
 
 
+def device_of(program: Recorded, since: int = 0) -> DeviceReport:
+    return read_snapshot(program.snapshot(since=since)).devices[0]
+
+
 def training(steps: int, leak: bool = False, setup_bytes: int = 0) -> Recorded:
     """Three layers forward, three back; the optimizer's state is taken in the first step."""
     program = Recorded()
@@ -135,6 +139,17 @@ def training(steps: int, leak: bool = False, setup_bytes: int = 0) -> Recorded:
         program.give(f"batch {step}", *(f"gradient {step} {layer}" for layer in range(3)))
         if leak:
             program.take(f"logged {step}", 20 * MIB, frames(train(25)))
+    return program
+
+
+def steps(count: int, asks: Callable[[Recorded, int], object], program: Recorded | None = None) -> Recorded:
+    """Steps that train, with what each of them asks for besides."""
+    program = program or Recorded()
+    for step in range(count):
+        program.take(f"kept {step}", (30 + step % 7) * MIB, FORWARD)
+        asks(program, step)
+        program.take(f"gradient {step}", 12 * MIB, BACKWARD)
+        program.give(f"kept {step}", f"gradient {step}")
     return program
 
 
@@ -158,14 +173,7 @@ def test_a_healthy_training_has_no_plan_and_its_peak_is_told_by_line_and_kind() 
     assert "nothing stands out" in report.card().words
     assert device.tries.error == 0
     assert "reproduced to the byte" in text(report)
-    assert "forward 63%" in text(report)
-
-
-def test_what_is_next_to_nothing_is_not_named_by_its_share() -> None:
-    program = Recorded()
-    program.take("weights", 100 * MIB, frames((MODULE[0], 900, "_apply"), train(3)))
-    program.take("counter", 8, INPUT)
-    assert "By what it is for: weights 100%." in text(read_snapshot(program.snapshot()))
+    assert "By what it is for: forward 63%, optimizer 25%, backward 8.5%, other 2.8%." in text(report)
 
 
 @pytest.mark.parametrize("path", sorted(TRACES.glob("*-2.13.0.json")), ids=lambda path: path.stem)
@@ -184,7 +192,7 @@ def test_what_is_reserved_and_not_in_use_is_counted_while_the_most_is_reserved()
     program.take("first", 100 * MIB)
     program.give("first")
     program.take("second", 120 * MIB)  # too large for what is cached
-    device = read_snapshot(program.snapshot()).devices[0]
+    device = device_of(program)
     assert device.peak_reserved_bytes == 220 * MIB
     assert device.lost_bytes == 100 * MIB
     # A recording that begins afterwards finds the peak before it.
@@ -246,10 +254,9 @@ def test_what_a_segment_or_two_make_is_no_advice() -> None:
     for size in (30, 34):
         program.take(f"part {size}", size * MIB, INPUT)
         program.give(f"part {size}")
-    device = read_snapshot(program.snapshot()).devices[0]
-    assert device.peak_reserved_bytes == 64 * MIB
-    assert min(trial.reserved_bytes for trial in device.tries.trials if trial.is_setting) == 40 * MIB
-    assert device.plan == ()
+    assert device_of(program).peak_reserved_bytes == 64 * MIB
+    assert device_of(program).plan == ()
+    assert "the best setting that was tried gets 24.0 MiB of it back" in text(read_snapshot(program.snapshot()))
 
 
 def test_expandable_segments_come_before_a_setting_that_suits_the_recording_alone() -> None:
@@ -257,7 +264,7 @@ def test_expandable_segments_come_before_a_setting_that_suits_the_recording_alon
     for number in range(8):
         program.take(f"part {number}", (130 + 2 * number) * MIB, INPUT)  # rounded to 144 MiB they are all the same
         program.give(f"part {number}")
-    device = read_snapshot(program.snapshot()).devices[0]
+    device = device_of(program)
     pages, rounded = (
         next(trial.reserved_bytes for trial in device.tries.trials if trial.name == name)
         for name in ("expandable_segments:True", "roundup_power2_divisions:8")
@@ -286,7 +293,7 @@ def test_settings_that_are_not_recorded_show_in_the_history() -> None:
 def test_an_option_that_is_set_already_stays_beside_the_others() -> None:
     program = Recorded("expandable_segments:True")
     program.take("only", 100 * MIB)
-    tries = read_snapshot(program.snapshot()).devices[0].tries
+    tries = device_of(program).tries
     assert {trial.name for trial in tries.trials} >= {"expandable_segments:False", "roundup_power2_divisions:4"}
     rounded = next(trial for trial in tries.trials if trial.name == "roundup_power2_divisions:4")
     assert rounded.reserved_bytes == 120 * MIB  # to 112, in pages of 20 MiB
@@ -319,37 +326,22 @@ def test_emptying_a_cache_that_is_not_used_again_or_once_is_no_advice() -> None:
     for number in range(20):
         program.take(f"more {number}", 30 * MIB, INPUT)
     for since in (0, begun):
-        device = read_snapshot(program.snapshot(since=since)).devices[0]
+        device = device_of(program, since)
         assert device.device.give_backs["empty_cache"] == 1
         assert device.plan == ()
 
 
-def test_what_settings_get_back_is_said_where_it_is_too_little_to_advise() -> None:
-    program = Recorded()
-    for size in (11, 13, 15):
-        program.take(f"part {size}", size * MIB, INPUT)
-        program.give(f"part {size}")
-    assert "the best setting that was tried gets 22.0 MiB of it back" in text(read_snapshot(program.snapshot()))
-
-
-@pytest.mark.parametrize("few", [True, False])
-def test_a_history_in_which_next_to_nothing_happened_is_none(few: bool) -> None:
+@pytest.mark.parametrize("asks", [0, 1, 10])
+def test_a_history_in_which_next_to_nothing_happened_is_none(asks: int) -> None:
     program = training(3)
     begun = len(program.entries)
-    for number in range(2 if few else 10):
+    for number in range(asks):
         program.take(f"more {number}", MIB // 2, INPUT)
-    report = read_snapshot(program.snapshot(since=begun))
-    assert (report.devices[0].tries is None) == few
-    assert ("its history of 3 entries is too short to tell a peak" in text(report)) == few
-    assert ("held up to" in text(report)) != few
-
-
-def test_a_history_without_a_request_is_none() -> None:
-    program = training(3)
-    begun = len(program.entries)
     program.give("state")
-    report = read_snapshot(program.snapshot(since=begun + 1))
-    assert "GPU 0 has 146 MiB reserved, and 0 B of it in use; its history of 1 entry is too short" in text(report)
+    report = read_snapshot(program.snapshot(since=begun))
+    assert (report.devices[0].tries is None) == (asks < 10)
+    assert (f"its history of {asks * 2 + 2} entries is too short to tell a peak" in text(report)) == (asks < 10)
+    assert ("held up to" in text(report)) == (asks == 10)
 
 
 # Steps that leave something behind
@@ -369,79 +361,76 @@ def test_what_each_step_leaves_is_found_and_freed_in_a_simulation() -> None:
     assert leaking.peak_reserved_bytes - leaking.tries.mended.reserved_bytes >= 6 * 20 * MIB
 
 
-@pytest.mark.parametrize("kind", ["own line", "varying", "every second"])
+OUTPUT = frames(("/home/me/net.py", 8, "forward"), MODULE, train(20))
+
+
+@pytest.mark.parametrize("kind", ["own line", "no own line", "every second"])
 def test_a_leak_comes_first_whatever_its_sizes_and_wherever_its_loop_is(kind: str) -> None:
-    program = fragmenting()  # so that a setting saves much as well
-    head, loss = ("/home/me/net.py", 8, "forward"), ("/home/me/net.py", 9, "forward")
-    for step in range(20):
-        if kind == "varying":
-            program.take(f"batch {step}", 4 * MIB, INPUT)
-            program.give(f"batch {step}")
-        program.take(f"kept {step}", (30 + step % 7) * MIB, FORWARD)
-        program.take(f"output {step}", (10 + step % 5) * MIB, frames(head, MODULE, train(20)))
-        program.take(f"loss {step}", 512, frames(loss, MODULE, train(20)))
-        program.take(f"gradient {step}", 20 * MIB, BACKWARD)
-        program.give(f"kept {step}", f"gradient {step}", f"loss {step}")
+    def leaks(program: Recorded, step: int) -> None:
+        if kind == "own line":
+            program.take("batch", 4 * MIB, INPUT)
+            program.give("batch")
+        program.take(f"output {step}", (20 + step % 5) * MIB, OUTPUT)
         if kind == "every second" and step % 2:
             program.give(f"output {step}")
-    device = read_snapshot(program.snapshot()).devices[0]
-    assert device.plan[0].change == "free what each step keeps from net.py:8 forward, or move it to the CPU"
-    assert device.plan[0].saves > 0.05
-    assert len(device.plan) == 2
+
+    plan = device_of(steps(20, leaks, fragmenting())).plan  # in which a setting saves much as well
+    assert plan[0].change == "free what each step keeps from net.py:8 forward, or move it to the CPU"
+    assert plan[0].saves > 0.05
+    assert len(plan) == 2
 
 
-@pytest.mark.parametrize("kind", ["warms up", "is cleared"])
+@pytest.mark.parametrize("kind", ["warms up", "is cleared", "is set up"])
 def test_what_is_filled_once_or_cleared_is_no_leak(kind: str) -> None:
-    program, held = Recorded(), []
-    for step in range(20):
-        program.take(f"kept {step}", 30 * MIB, FORWARD)
-        if kind == "is cleared" or step < 6:
-            held.append(f"output {step}")
-            program.take(held[-1], 10 * MIB, frames(("/home/me/net.py", 8, "forward"), MODULE, train(20)))
-        program.take(f"gradient {step}", 20 * MIB, BACKWARD)
-        program.give(f"kept {step}", f"gradient {step}")
+    def fills(program: Recorded, step: int) -> None:
+        program.take(f"batch {step}", 4 * MIB, INPUT)
+        program.give(f"batch {step}")
+        if kind == "is cleared" or step < 12:
+            program.take(f"output {step}", 10 * MIB, OUTPUT)
         if kind == "is cleared" and step == 7:
-            program.give(*held)
-    assert read_snapshot(program.snapshot()).devices[0].growth is None
+            program.give(*(f"output {each}" for each in range(8)))
+        if kind == "is set up" and step % 5 == 4:  # more of the model is trained
+            program.take(f"state {step}", 20 * MIB, STATE)
+
+    assert device_of(steps(30, fills)).growth is None
 
 
-def test_layers_of_one_forward_pass_are_no_steps() -> None:
+MOVED = frames((MODULE[0], 900, "_apply"), train(3))
+INSIDE = frames(("/me/net.py", 9, "forward"), MODULE, MODULE, train(20))
+LATER = [frames(train(line)) for line in (21, 22)]
+
+
+@pytest.mark.parametrize(
+    ("asks", "frees"),
+    [
+        ([("layer", FORWARD), ("inside", INSIDE)], ()),  # called one by one from the program, each keeps its result
+        ([("layer", FORWARD), ("kept", LATER[0]), ("next", LATER[1])], ("layer",)),  # with gradients to come
+        ([("weights", MOVED), ("inside", FORWARD), ("packed", LATER[0])], ("weights", "inside")),
+        ([("read", LATER[0]), ("weight", MOVED)], ("read",)),  # weights that are loaded one by one
+    ],
+)
+def test_layers_are_no_steps(asks: list[tuple[str, list[dict[str, Any]]]], frees: tuple[str, ...]) -> None:
     program = Recorded()
-    for number in range(40):  # called one by one from the program, each keeps its result
-        program.take(f"layer {number}", 30 * MIB, FORWARD)
-        program.take(f"inside {number}", 10 * MIB, frames(("/me/net.py", 9, "forward"), MODULE, MODULE, train(20)))
-    device = read_snapshot(program.snapshot()).devices[0]
-    assert device.growth is None
-    assert device.plan == ()
+    for number in range(20):
+        for name, stack in asks:
+            program.take(f"{name} {number}", 20 * MIB, stack)
+        program.give(*(f"{name} {number}" for name in frees))
+    assert device_of(program).growth is None
+    assert not any("torch" in advice.change for advice in device_of(program).plan)
 
 
 def test_what_an_evaluation_now_and_then_leaves_is_found() -> None:
-    program = Recorded()
-    for step in range(24):
+    def asks(program: Recorded, step: int) -> None:
         program.take(f"batch {step}", 4 * MIB, INPUT)
-        program.take(f"kept {step}", 30 * MIB, FORWARD)
-        program.take(f"gradient {step}", 12 * MIB, BACKWARD)
-        program.give(f"kept {step}", f"batch {step}", f"gradient {step}")
+        program.give(f"batch {step}")
         if step % 4 == 3:
-            program.take(f"asked {step}", 4 * MIB, frames(train(50)))
+            program.take("asked", 4 * MIB, frames(train(50)))
             program.take(f"prediction {step}", 25 * MIB, frames(("/home/me/net.py", 7, "forward"), MODULE, train(51)))
-            program.give(f"asked {step}")
-    growth = read_snapshot(program.snapshot()).devices[0].growth
-    assert (growth.bytes_a_round, growth.rounds, growth.stack.caller.line) == (25 * MIB, 4, 51)
+            program.give("asked")
 
-
-def test_what_is_filled_and_then_stays_is_no_leak() -> None:
-    program = Recorded()
-    for step in range(30):
-        program.take(f"batch {step}", 4 * MIB, INPUT)
-        program.take(f"kept {step}", 30 * MIB, FORWARD)
-        program.take(f"gradient {step}", 12 * MIB, BACKWARD)
-        program.give(f"kept {step}", f"batch {step}", f"gradient {step}")
-        if step < 12:
-            program.take(f"buffer {step}", 20 * MIB, frames(train(30)))
-        if step % 5 == 4:  # more of the model is trained
-            program.take(f"state {step}", 20 * MIB, STATE)
-    assert read_snapshot(program.snapshot()).devices[0].growth is None
+    growth = device_of(steps(24, asks)).growth
+    assert growth.bytes_a_round == pytest.approx(25 * MIB, rel=0.05)
+    assert (growth.rounds, growth.stack.caller.line) == (4, 51)
 
 
 def test_a_leak_is_told_where_it_fits_into_memory_that_is_reserved_anyway() -> None:
@@ -451,39 +440,6 @@ def test_a_leak_is_told_where_it_fits_into_memory_that_is_reserved_anyway() -> N
     assert (advice.lesson, advice.saves) == ("memory_snapshots", None)
     assert "Each of 8 steps leaves 20.0 MiB" in advice.because
     assert len(re.findall("Each of 8 steps leaves", text(read_snapshot(training(10, leak=True).snapshot())))) == 1
-
-
-def test_layers_that_are_called_one_by_one_and_keep_most_are_no_steps() -> None:
-    program = Recorded()
-    for number in range(12):  # x = relu(layer(x)) * 2, with gradients to come
-        program.take(f"layer {number}", 20 * MIB, FORWARD)
-        program.take(f"kept {number}", 20 * MIB, frames(train(20)))
-        program.take(f"next {number}", 20 * MIB, frames(train(21)))
-        program.give(f"layer {number}")
-    device = read_snapshot(program.snapshot()).devices[0]
-    assert device.growth is None
-    assert device.plan == ()
-
-
-def test_a_pass_of_modules_whose_weights_come_one_by_one_has_no_steps() -> None:
-    program = Recorded()
-    for number in range(12):
-        program.take(f"weights {number}", 60 * MIB, frames((MODULE[0], 900, "_apply"), train(9)))
-        program.take(f"inside {number}", 60 * MIB, FORWARD)
-        program.give(f"inside {number}")
-        program.take(f"packed {number}", 16 * MIB, frames(train(15)))
-        program.give(f"weights {number}")
-    assert read_snapshot(program.snapshot()).devices[0].growth is None
-
-
-def test_weights_that_are_loaded_one_by_one_are_no_leak() -> None:
-    program = Recorded()
-    moved = frames((MODULE[0], 900, "_apply"), train(3))
-    for number in range(20):
-        program.take(f"read {number}", 10 * MIB, frames(train(2)))
-        program.take(f"weight {number}", 10 * MIB, moved)
-        program.give(f"read {number}")
-    assert read_snapshot(program.snapshot()).devices[0].growth is None
 
 
 @pytest.mark.parametrize("leaks", [False, True])
@@ -622,7 +578,7 @@ def test_a_setting_under_which_the_request_is_met_is_found() -> None:
     for number in range(8):
         program.take(f"b {number}", 60 * MIB, INPUT)  # in segments of 100 MiB, 40 MiB of each are left
     program.take("large", 300 * MIB, INPUT)
-    device = read_snapshot(program.snapshot()).devices[0]
+    device = device_of(program)
     assert device.device.failure.largest_free_bytes == 40 * MIB
     assert [advice.change for advice in device.plan] == ["set PYTORCH_ALLOC_CONF=expandable_segments:True"]
     assert device.plan[0].saves is None
@@ -633,7 +589,7 @@ def test_an_optimizer_that_fills_the_memory_is_sharded() -> None:
     program.take("weights", 100 * MIB, frames((MODULE[0], 900, "_apply"), train(3)))
     program.take("state", 200 * MIB, STATE)
     program.take("more", 200 * MIB, STATE)
-    (advice,) = read_snapshot(program.snapshot()).devices[0].plan
+    (advice,) = device_of(program).plan
     assert (advice.lesson, advice.known) == ("fsdp", "at most")
     assert advice.saves == pytest.approx(2 / 3)
 
@@ -711,16 +667,6 @@ def test_streams_that_are_not_recorded_are_one() -> None:
     for each in (*value["segments"], *value["device_traces"][0]):
         del each["stream"]
     assert repr(read_snapshot(value)) == expected
-
-
-def test_many_requests_that_fail_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    program, looked = Recorded(device_bytes=100 * MIB), []
-    for number in range(20):
-        program.take(f"large {number}", 200 * MIB, INPUT)
-    undone = Snapshot.state_before
-    monkeypatch.setattr(Snapshot, "state_before", lambda self, entry: looked.append(entry) or undone(self, entry))
-    assert "ran out of memory" in repr(read_snapshot(program.snapshot()))
-    assert looked == [0]
 
 
 def test_a_snapshot_without_a_history_shows_who_holds_the_memory() -> None:

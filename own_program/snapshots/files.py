@@ -99,8 +99,12 @@ def _value_of(data: bytes) -> Any:
             data = unpacking.decompress(data, MOST_FILE_BYTES + 1)
             if not unpacking.eof and len(data) <= MOST_FILE_BYTES:
                 raise SnapshotError("is cut short: copy it again")
-        if data[:2] == b"PK":
-            data = _saved(data)
+        if data[:2] == b"PK":  # of torch.save: tensors lie beside the pickle, and a snapshot has none
+            with zipfile.ZipFile(io.BytesIO(data)) as archive:
+                names = [name for name in archive.namelist() if name.split("/")[-1] == "data.pkl"]
+                if not names:
+                    raise SnapshotError(f"is a zip archive that torch.save has not written: unpack it, or {_RECORD}")
+                data = archive.open(names[0]).read(MOST_FILE_BYTES + 1)
     except (zlib.error, zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError):
         raise SnapshotError("is damaged: it cannot be unpacked") from None
     if len(data) > MOST_FILE_BYTES:
@@ -108,16 +112,6 @@ def _value_of(data: bytes) -> Any:
     if not data:
         raise SnapshotError(f"is empty: {_RECORD}")
     return _unpickled(data) if data[:1] == b"\x80" else _parsed(data)
-
-
-def _saved(data: bytes) -> bytes:
-    """The pickle in an archive of torch.save; tensors lie beside it, and a snapshot has none."""
-    with zipfile.ZipFile(io.BytesIO(data)) as archive:
-        names = [name for name in archive.namelist() if name.split("/")[-1] == "data.pkl"]
-        if not names:
-            raise SnapshotError(f"is a zip archive without a snapshot of torch.save: unpack it first, or {_RECORD}")
-        with archive.open(names[0]) as file:
-            return file.read(MOST_FILE_BYTES + 1)
 
 
 def _parsed(data: bytes) -> Any:

@@ -144,7 +144,7 @@ class DeviceHistory:
 
     def stack_of(self, block: Allocation) -> Stack:
         """The stack of a block."""
-        return self._read(block.frames) if block.frames or block.born else _BEFORE
+        return self._read(block.frames) if block.frames or block.born or not self.entries else _BEFORE
 
     def _read(self, frames: Sequence[Mapping[str, Any]]) -> Stack:
         if id(frames) not in self._stacks:  # a snapshot shares the lists of stacks that are the same

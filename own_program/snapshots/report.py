@@ -17,7 +17,7 @@ from course_utils.show.tables import Column, Grid
 from own_program.snapshots.files import SnapshotError, SnapshotFile, read_file
 from own_program.snapshots.history import DeviceHistory, Holder, OutOfMemory, frames_of
 from own_program.snapshots.plan import LEAK, plan_of
-from own_program.snapshots.stacks import EARLIER, NO_STACK, Place, read_stack
+from own_program.snapshots.stacks import NO_STACK, Place, read_stack
 from own_program.snapshots.steps import Growth, growth_of
 from own_program.snapshots.what_if import WhatIf, what_if
 
@@ -28,8 +28,8 @@ _MUCH_LOST = 0.1  # of what is reserved, to be explained
 _UNEVEN = 2.0  # times as much on one GPU as on another
 _HARDLY = 0.01  # of what the fullest GPU holds
 _MOST_PLACES = 25
-_LEAST_SHARE = 1e-3  # of what is in use, to be named
 _FILE_LETTERS, _NAME_LETTERS = 20, 26
+_LEAST_SHARE = 1e-3  # of what is in use, to be named
 _RECORD = (
     "No history: call torch.cuda.memory._record_memory_history(max_entries=100_000) before the steps, to see the "
     "peak, who held it, and what other settings would need."
@@ -117,7 +117,7 @@ class DeviceReport(Shown):
     def _rows(self) -> Iterator[Row]:
         for holder in self.holders[:_MOST_ROWS]:
             stack = holder.stack
-            label = _short(stack.place) if stack.place else self._words_of(stack.kind)
+            label = _short(stack.place) if stack.place else stack.kind
             words = [stack.kind] if stack.place else []
             words += [f"{holder.blocks} blocks"] if holder.blocks > 1 else []
             words += [f"from {stack.caller}"] if stack.caller else []
@@ -125,9 +125,6 @@ class DeviceReport(Shown):
         if rest := self.holders[_MOST_ROWS:]:
             label = f"{len(rest)} other place{'s' if len(rest) > 1 else ''}"
             yield _row(label, "", sum(holder.bytes for holder in rest))
-
-    def _words_of(self, kind: str) -> str:
-        return kind if kind != EARLIER or self.device.entries else "no stack recorded"
 
     def _trials(self) -> Grid | None:
         tries = self.tries
@@ -173,8 +170,7 @@ class DeviceReport(Shown):
         held = sum(kinds.values())
         if device.has_stacks and held:
             named = [(kind, size / held) for kind, size in kinds.most_common(5) if size >= _LEAST_SHARE * held]
-            shares = [f"{self._words_of(kind)} {format_percent(share)}" for kind, share in named]
-            yield f"By what it is for: {', '.join(shares)}."
+            yield f"By what it is for: {', '.join(f'{kind} {format_percent(share)}' for kind, share in named)}."
         if device.entries and self.lost_bytes > _LEAST_SHARE * self.peak_reserved_bytes:
             lost = f"{format_bytes(self.lost_bytes)} ({format_percent(self.lost_bytes / self.peak_reserved_bytes)})"
             yield f"When the most was reserved, {lost} of it was not in use{self._back()}."
@@ -245,7 +241,9 @@ def _failure_words(failure: OutOfMemory, most_reserved: int) -> str:
             words += ", which is enough: the process was limited"
         elif not failure.others_hold(most_reserved):
             most = format_bytes(free + failure.reserved_bytes)
-            words += f". If the device has much more than {most}, others hold the rest (nvidia-smi); no snapshot says it"
+            words += (
+                f". If the device has much more than {most}, others hold the rest (nvidia-smi); no snapshot says it"
+            )
     where = f" at {failure.stack.place}" if failure.stack.place else ""
     return f"The request that failed{where} asked for {format_bytes(failure.requested_bytes)}: {words}."
 

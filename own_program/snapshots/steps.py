@@ -49,6 +49,7 @@ class _Requests:
         told = device.trains or any(stack.kind in (BACKWARD, OPTIMIZER) for stack in self.stacks)
         self.trains = told or without > _LEAST_BACKWARD * len(self.stacks)
         self.has_backward = self.trains and any(stack.kind in _BACKWARD for stack in self.stacks)
+        self.surely = told and self.has_backward  # else something else may be without a stack
 
     def rounds(self, surely: bool = False) -> Iterator[list[int]]:
         """Where rounds begin, as indices of requests: of each line that may begin one, that with the most first.
@@ -65,9 +66,10 @@ class _Requests:
                 if not begins or passed[index] > passed[begins[-1]]:
                     begins.append(index)
         often = sorted((begins for begins in markers.values() if len(begins) >= _LEAST_ROUNDS), key=len, reverse=True)
-        inside = {len(begins): begins for begins in often if self._is_inside(begins[0])}  # of alike ones one will do
         outside = [begins for begins in often if not self._is_inside(begins[0])]
-        inner = (begins for begins in inside.values() if self.has_backward or self._loops_outside(begins))
+        # Of as many rounds those that begin first will do.
+        inside = {len(begins): begins for begins in reversed(often) if self._is_inside(begins[0])}.values()
+        inner = (begins for begins in inside if self.surely or self._loops_outside(begins))
         candidates = chain(outside, () if surely else inner)
         return (each for each in islice(candidates, _MOST_MARKERS) if self._alike(each) and not self._brings(each))
 
@@ -138,7 +140,7 @@ def _left(requests: _Requests, names: Sequence[int], begins: Sequence[int], part
     for i in (i for each in left for i in each):
         held[lines[i]] += blocks[i].size_bytes
     asked = sum(blocks[i].size_bytes for each in rounds for i in each)
-    if not requests.has_backward and held.total() >= _MOST_KEPT * asked:
+    if not requests.surely and held.total() >= _MOST_KEPT * asked:
         return None
     most = stacks[lines.index(held.most_common(1)[0][0])]
     ends = {names[each.stop]: [names[i] for i in kept] for each, kept in zip(rounds, left, strict=True)}

@@ -224,13 +224,10 @@ def _checked(value: Any, name: str) -> SnapshotFile:
     for device, trace in enumerate(traces):
         kept.append([])
         for index, entry in enumerate(trace):
-            where, action = f"entry {index} of device {device}", entry.get("action")
-            if not isinstance(action, str):
-                raise SnapshotError(f"is damaged: {where} has no action")
+            action = entry.get("action")
+            if not isinstance(action, str) or (action in _ACTIONS and not _is_entry(entry)):
+                raise SnapshotError(f"is damaged: entry {index} of device {device} has no action or size as PyTorch's")
             if action in _ACTIONS:
-                numbers = (entry.get(key, 0) for key in ("size", "addr", "stream", "time_us"))
-                if not all(map(_whole, numbers)) or entry.get("size", _MOST_BYTES) >= _MOST_BYTES:
-                    raise SnapshotError(f"is damaged: {where} has a size that is none")
                 kept[-1].append(entry)
             elif action not in REMARKS:
                 unknown[action] += 1
@@ -266,6 +263,11 @@ def _count(lists: Sequence[Any]) -> int:
 
 def _rows(value: Any) -> bool:
     return isinstance(value, list | tuple) and all(isinstance(row, Mapping) for row in value)
+
+
+def _is_entry(entry: Mapping[str, Any]) -> bool:
+    numbers = (entry.get("size"), entry.get("addr", 0), entry.get("stream", 0), entry.get("time_us", 0))
+    return all(map(_whole, numbers)) and entry["size"] < _MOST_BYTES
 
 
 def _is_segment(segment: Mapping[str, Any]) -> bool:

@@ -162,15 +162,12 @@ class _Past:
             placed += len(inside)
             base = bases.setdefault((piece.stream, piece.pool), piece.address) if piece.expandable else piece.address
             blocks = tuple(self._blocks(piece, {start: names[start] for start in inside}))
-            segments.append(
-                SegmentState(piece.address, piece.bytes, piece.stream, piece.pool, piece.expandable, blocks, base)
-            )
+            segments.append(SegmentState(*piece, blocks, base))
         if placed < len(starts):
             raise ValueError("the history and the segments contradict each other: blocks lie outside of all segments")
         return AllocatorState(tuple(segments))
 
     def _pieces(self) -> list[_Piece]:
-        """Segments, and pages of expandable ones that touch, by address."""
         runs: list[_Piece] = []
         for address, (stream, pool) in sorted(self.pages.items()):
             last = runs[-1] if runs else None
@@ -181,15 +178,13 @@ class _Past:
         return sorted([*self.segments.values(), *runs])
 
     def _blocks(self, piece: _Piece, names: Mapping[int, str]) -> Iterator[BlockState]:
-        """The blocks of a segment, free ones included; what is held has a name."""
         at = piece.address
         for start, name in names.items():
             block = self.held[start]
             if start > at:
                 yield BlockState(at, start - at, "free")
-            yield BlockState(
-                start, block.bytes, "awaiting free" if block.awaits else "allocated", block.requested, name
-            )
+            state = "awaiting free" if block.awaits else "allocated"
+            yield BlockState(start, block.bytes, state, block.requested, name)
             at = start + block.bytes
         if at < piece.end:
             yield BlockState(at, piece.end - at, "free")

@@ -121,10 +121,10 @@ class DeviceReport(Shown):
             words = [stack.kind] if stack.place else []
             words += [f"{holder.blocks} blocks"] if holder.blocks > 1 else []
             words += [f"from {stack.caller}"] if stack.caller else []
-            yield _row(label, ", ".join(words), holder.bytes)
+            yield Row(label, ", ".join(words), format_bytes(holder.bytes), bar=Bar(0.0, float(holder.bytes)))
         if rest := self.holders[_MOST_ROWS:]:
-            label = f"{len(rest)} other place{'s' if len(rest) > 1 else ''}"
-            yield _row(label, "", sum(holder.bytes for holder in rest))
+            held, label = sum(holder.bytes for holder in rest), f"{len(rest)} other place{'s' * (len(rest) > 1)}"
+            yield Row(label, "", format_bytes(held), bar=Bar(0.0, float(held)))
 
     def _trials(self) -> Grid | None:
         tries = self.tries
@@ -156,9 +156,7 @@ class DeviceReport(Shown):
     def _warning(self) -> str:
         if self.device.problem:
             return f"The history cannot be replayed: {self.device.problem}. Shown is what the end of it holds."
-        if not self.device.entries:
-            return _RECORD
-        return "" if self.device.has_stacks else _STACKS
+        return _RECORD if not self.device.entries else "" if self.device.has_stacks else _STACKS
 
     def _notes(self) -> Iterator[str]:
         device = self.device
@@ -208,10 +206,6 @@ class DeviceReport(Shown):
             assumed = "" if device.settings else " (not recorded, assumed)"
             words.append(f"options: {device.common.options.text or 'defaults'}{assumed}")
         return ", ".join(words)
-
-
-def _row(label: str, words: str, size: int) -> Row:
-    return Row(label, words, format_bytes(size), bar=Bar(0.0, float(size)))
 
 
 def _entries(count: int) -> str:
@@ -271,16 +265,12 @@ class SnapshotReport(Shown):
         words: list[str | Toned] = [f"{len(self.devices)} GPUs, {held}."]
         if failed:
             words = [f"{len(self.devices)} GPUs: ", Toned(f"{listed(failed)} ran out of memory", "slower"), "."]
-        rows = tuple(map(self._row, self.devices))
-        axis = amount_axis([row.bar.high for row in rows], format_bytes)
-        return Card(words, rows, axis, ("", "most reserved"), notes=tuple(self._notes()), title=self.name)
-
-    @staticmethod
-    def _row(report: DeviceReport) -> Row:
-        reserved, allocated = report.peak_reserved_bytes, report.peak_allocated_bytes
-        words = f"{'ran out of memory, ' if report.device.failure else ''}{format_bytes(allocated)} in tensors"
-        bar = Bar(0.0, float(reserved), float(allocated))
-        return Row(f"GPU\u00a0{report.device.device}", words, format_bytes(reserved), bar=bar)
+        columns = (
+            Column("", tuple(f"GPU {report.device.device}" for report in self.devices), numeric=False),
+            Column("most in tensors", tuple(format_bytes(report.peak_allocated_bytes) for report in self.devices)),
+            Column("most reserved", tuple(format_bytes(report.peak_reserved_bytes) for report in self.devices)),
+        )
+        return Card(words, table=Grid("", columns), notes=tuple(self._notes()), title=self.name)
 
     def _notes(self) -> Iterator[str]:
         most = max(report.peak_allocated_bytes for report in self.devices)

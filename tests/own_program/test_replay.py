@@ -148,7 +148,7 @@ def changed(recorded: dict, what: str) -> dict:
 @pytest.mark.parametrize(
     ("what", "message"),
     [
-        ("size", "entry 3 of device 0 has a size that is none"),
+        ("size", "entry 3 of device 0 has no action or size"),
         ("blocks", "the blocks of segment 0 do not fill it"),
         ("left out", "the history and the segments contradict each other at trace entry"),
         ("left out by kind", "Was something left out with skip_actions?"),

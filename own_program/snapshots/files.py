@@ -105,7 +105,9 @@ def _value_of(data: bytes) -> Any:
                 if not names:
                     raise SnapshotError(f"is a zip archive that torch.save has not written: unpack it, or {_RECORD}")
                 data = archive.open(names[0]).read(MOST_FILE_BYTES + 1)
-    except (zlib.error, zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError):
+    except SnapshotError:
+        raise
+    except Exception:  # a damaged archive may raise anything
         raise SnapshotError("is damaged: it cannot be unpacked") from None
     if len(data) > MOST_FILE_BYTES:
         raise SnapshotError(f"has more than {format_bytes(MOST_FILE_BYTES)}, which are not read: {_SHORTER}")

@@ -148,7 +148,7 @@ class DeviceHistory:
 
     def _read(self, frames: Sequence[Mapping[str, Any]]) -> Stack:
         if id(frames) not in self._stacks:  # a snapshot shares the lists of stacks that are the same
-            self._stacks[id(frames)] = read_stack(frames) if frames else NOTHING
+            self._stacks[id(frames)] = read_stack(frames) if frames and isinstance(frames, list | tuple) else NOTHING
         return self._stacks[id(frames)]
 
     @cached_property

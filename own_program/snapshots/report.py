@@ -130,7 +130,8 @@ class DeviceReport(Shown):
         tries = self.tries
         if tries is None or tries.none_helps:
             return None
-        rows = [("as recorded", tries.recorded_bytes, "", tries.replay.run.device_allocs[-1], tries.base.fails)]
+        calls = max(tries.replay.run.device_allocs, default=0)
+        rows = [("as recorded", tries.recorded_bytes, "", calls, tries.base.fails)]
         base = replace(tries.base, name=f"as recorded, {'begun empty' if tries.begins_empty else 'tried'}")
         for trial in (*([base] if tries.error >= _LEAST_SHARE else []), *tries.trials):
             change = _change(-tries.saving(trial))
@@ -351,7 +352,9 @@ def _read(file: SnapshotFile, number: int) -> DeviceReport:
         device = DeviceHistory(file, number)
         growth = growth_of(device) if device.entries else None
         tries = what_if(device, growth.ends if growth else {}) if device.common and device.entries else None
-        return DeviceReport(file.name, device, growth if tries else None, tries, tuple(_remarks(file)))
+        report = DeviceReport(file.name, device, growth if tries else None, tries, tuple(_remarks(file)))
+        report.card()  # finds what else makes no sense
+        return report
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
         raise SnapshotError(f"{file.name} is damaged: its history or its settings make no sense") from None
 

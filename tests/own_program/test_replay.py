@@ -128,9 +128,7 @@ def recorded() -> dict:
 
 def changed(recorded: dict, what: str) -> dict:
     trace, segments = recorded["device_traces"][0], recorded["segments"]
-    if what == "size":
-        del trace[3]["size"]
-    elif what == "blocks":
+    if what == "blocks":
         segments[0]["blocks"][0]["size"] += 512
     elif what == "left out":
         del trace[len(trace) // 2 :]
@@ -148,7 +146,6 @@ def changed(recorded: dict, what: str) -> dict:
 @pytest.mark.parametrize(
     ("what", "message"),
     [
-        ("size", "entry 3 of device 0 has no action or size"),
         ("blocks", "the blocks of segment 0 do not fill it"),
         ("left out", "the history and the segments contradict each other at trace entry"),
         ("left out by kind", "Was something left out with skip_actions?"),

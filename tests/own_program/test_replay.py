@@ -79,38 +79,22 @@ def test_memory_given_back_for_two_reasons_is_told_apart(kind: str) -> None:
     Recorded from PyTorch 2.13.0 over the stand-in: a cap of 200 MiB, and garbage_collection_threshold:0.4. Alone, the
     last request would collect the older of two cached segments.
     """
-    entries: list[tuple[str, int, int]] = []
-
-    def takes(address: int, size: int) -> None:
-        entries.extend((("segment_alloc", address, size), ("alloc", address, size)))
-
-    takes(100, 20)
-    takes(200, 30)
-    entries.append(("free_requested", 100, 20))
-    if kind == "empty_cache":
-        entries.append(("free_completed", 100, 20))
-    takes(300, 40)
-    entries.extend((("free_requested", 200, 30), ("free_completed", 200, 30)))
-    if kind == "completed":  # another stream was done in the meantime, and the last request notices
-        entries.append(("free_completed", 100, 20))
-    entries.extend((("segment_free", 100, 20), ("segment_free", 200, 30)))
-    takes(400, 50)
-    snapshot = {
-        "segments": [
-            {
-                "address": address * MIB,
-                "total_size": size * MIB,
-                "stream": 0,
-                "segment_type": "large",
-                "blocks": [{"size": size * MIB, "requested_size": size * MIB, "state": "active_allocated"}],
-            }
-            for address, size in ((300, 40), (400, 50))
-        ],
-        "device_traces": [
-            [{"action": what, "addr": at * MIB, "size": size * MIB, "stream": 0} for what, at, size in entries]
-        ],
-        "allocator_settings": {"PYTORCH_CUDA_ALLOC_CONF": "garbage_collection_threshold:0.4"},
-    }
+    done = [("free_completed", 100, 20)]  # where another stream was done in the meantime, the last request notices
+    entries = [
+        *(("segment_alloc", 100, 20), ("alloc", 100, 20), ("segment_alloc", 200, 30), ("alloc", 200, 30)),
+        *(("free_requested", 100, 20), *(done if kind == "empty_cache" else ())),
+        *(("segment_alloc", 300, 40), ("alloc", 300, 40), ("free_requested", 200, 30), ("free_completed", 200, 30)),
+        *(*(done if kind == "completed" else ()), ("segment_free", 100, 20), ("segment_free", 200, 30)),
+        *(("segment_alloc", 400, 50), ("alloc", 400, 50)),
+    ]
+    segments = [
+        {"address": address * MIB, "total_size": size * MIB, "segment_type": "large"}
+        | {"blocks": [{"size": size * MIB, "state": "active_allocated"}]}
+        for address, size in ((300, 40), (400, 50))
+    ]
+    trace = [{"action": what, "addr": at * MIB, "size": size * MIB} for what, at, size in entries]
+    settings = {"PYTORCH_CUDA_ALLOC_CONF": "garbage_collection_threshold:0.4"}
+    snapshot = {"segments": segments, "device_traces": [trace], "allocator_settings": settings}
     replay = load_snapshot(snapshot).replay(cap_bytes=200 * MIB, device_bytes=400 * MIB)
     assert replay.agrees
     assert replay.same_end

@@ -10,7 +10,7 @@ import pickle
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -209,13 +209,18 @@ def test_a_backward_pass_is_told_from_its_frames_and_no_other() -> None:
 # Other settings
 
 
-def fragmenting(sizes: int = 20) -> Recorded:
-    """Each request is a little larger than the one before, which was freed: without pages that grow, none fits."""
-    program = Recorded()
-    for number in range(sizes):
-        program.take(f"growing {number}", (100 + 4 * number) * MIB, INPUT)
-        program.give(f"growing {number}")
+def one_by_one(sizes: Iterable[int], options: str = "") -> Recorded:
+    """Tensors of so many MiB, each freed before the next one is asked for."""
+    program = Recorded(options)
+    for number, size in enumerate(sizes):
+        program.take(f"part {number}", size * MIB, INPUT)
+        program.give(f"part {number}")
     return program
+
+
+def fragmenting() -> Recorded:
+    """Each request is a little larger than the one before: without pages that grow, none fits."""
+    return one_by_one(range(100, 180, 4))
 
 
 def test_a_setting_that_needs_less_is_advised_with_what_it_saves() -> None:
@@ -233,32 +238,20 @@ def test_a_setting_that_needs_less_is_advised_with_what_it_saves() -> None:
 
 
 def test_what_a_segment_or_two_make_is_no_advice() -> None:
-    program = Recorded()
-    for size in (30, 34):
-        program.take(f"part {size}", size * MIB, INPUT)
-        program.give(f"part {size}")
+    program = one_by_one((30, 34))
     assert device_of(program).peak_reserved_bytes == 64 * MIB
     assert device_of(program).plan == ()
     assert "the best setting that was tried gets 24.0 MiB of it back" in text(read_snapshot(program.snapshot()))
 
 
 def test_expandable_segments_come_before_a_setting_that_suits_the_recording_alone() -> None:
-    program = Recorded()
-    for number in range(8):
-        program.take(f"part {number}", (130 + 2 * number) * MIB, INPUT)  # rounded to 144 MiB they are all the same
-        program.give(f"part {number}")
-    device = device_of(program)
-    (advice,) = device.plan
+    (advice,) = device_of(one_by_one(range(130, 146, 2))).plan  # rounded to 144 MiB they are all the same
     assert advice.change == "set PYTORCH_ALLOC_CONF=expandable_segments:True"
     assert "Before PyTorch 2.10 the variable is PYTORCH_CUDA_ALLOC_CONF" in advice.because
 
 
 def test_settings_that_are_not_recorded_show_in_the_history() -> None:
-    program = Recorded("expandable_segments:True")
-    for number in range(5):
-        program.take(f"part {number}", 30 * MIB, INPUT)
-        program.give(f"part {number}")
-    value = program.snapshot()
+    value = one_by_one([30] * 5, "expandable_segments:True").snapshot()
     del value["allocator_settings"]
     report = read_snapshot(value)
     tries = report.devices[0].tries

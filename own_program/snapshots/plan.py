@@ -40,20 +40,21 @@ def plan_of(device: DeviceHistory, tries: WhatIf | None, growth: Growth | None) 
     """
     if tries is None:
         return ()
-    grows = _growth(device, tries, growth)
+    grows = [_growth(device, tries, growth)]
     entries = [_setting(device, tries), _empty_cache(device, tries), _logits(device)]
     if device.failure or device.give_backs["retry"]:
         entries += _activations(device) if trains(device) else _passes(device)
         entries.append(_optimizer(device))
-    others = sorted((entry for entry in entries if entry), key=lambda entry: -(entry.saves or 0.0))
-    return (grows, *others) if grows else tuple(others)
+    return tuple(filter(None, grows + sorted(filter(None, entries), key=lambda entry: -(entry.saves or 0.0))))
 
 
 def _setting(device: DeviceHistory, tries: WhatIf) -> Advice | None:
-    met = [trial for trial in tries.trials if trial.is_setting and not trial.fails]
-    if not met:
+    preferred = (
+        trial for trial in tries.trials if trial.name == _PREFERRED and not trial.fails and _worth(tries, trial)
+    )
+    best = next(preferred, tries.best)
+    if best is None:
         return None
-    best = min(met, key=lambda trial: (trial.name != _PREFERRED or not _worth(tries, trial), trial.reserved_bytes))
     name = best.name.partition(":")[0]
     own = option_pairs(tries.replay.run.begin.options.text)
     beside = [f"{other}:{word}" for other, word in own if other != name]

@@ -7,7 +7,7 @@ all others are held against. It also tells how far tries are off, as it is guess
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from course_utils.memory.allocator import Allocate, Allocator, AllocatorOptions, EmptyCache, Event, Free
@@ -93,9 +93,13 @@ def what_if(device: DeviceHistory, ends: Mapping[Hashable, Sequence[Hashable]]) 
     base = requests.tried("as recorded")
     settings = {text: _on_top(own, text) for text in _SETTINGS}
     trials = [requests.tried(text, options) for text, options in settings.items() if options != own]
-    kept = requests.tried("without empty_cache()", events=_kept) if device.give_backs["empty_cache"] else None
-    changed = _freed_earlier(ends)
-    mended = requests.tried("what each step leaves, freed at its end", events=changed) if ends else None
+    kept = mended = None
+    if device.give_backs["empty_cache"]:
+        others = [event for event in requests.events if not isinstance(event, EmptyCache)]
+        kept = requests.tried("without empty_cache()", events=others)
+    if ends:
+        earlier = _freed_earlier(requests.events, ends)
+        mended = requests.tried("what each step leaves, freed at its end", events=earlier)
     more = (trial for trial in (kept, mended) if trial)
     return WhatIf(recorded, replay, base, (*trials, *more), requests.begins_empty, kept, mended)
 
@@ -128,18 +132,13 @@ class _Requests:
             if fails and isinstance(event, Allocate):
                 yield Free(event.id)  # nobody holds what was not given
 
-    def tried(
-        self,
-        name: str,
-        options: AllocatorOptions | None = None,
-        events: Callable[[Iterable[Event]], Iterable[Event]] = iter,
-    ) -> Trial:
+    def tried(self, name: str, options: AllocatorOptions | None = None, events: Iterable[Event] | None = None) -> Trial:
         """Let them happen, under other options or with other events."""
         allocator = Allocator(options or self.snapshot.options, None, self.limit, self.replay.run.begin.ties)
         if not self.begins_empty:
             allocator.begin(self.snapshot.start, self.snapshot.beyond)
         peak, in_use, met = allocator.reserved, allocator.allocated, True
-        for event in events(self.events):  # without the curves that run_events writes down
+        for event in self.events if events is None else events:  # without the curves that run_events writes down
             level = allocator.reserved
             met &= allocator.apply(event)
             in_use = max(in_use, allocator.allocated)
@@ -158,15 +157,8 @@ def _on_top(own: AllocatorOptions, text: str) -> AllocatorOptions:
         return own
 
 
-def _kept(events: Iterable[Event]) -> Iterator[Event]:
-    return (event for event in events if not isinstance(event, EmptyCache))
-
-
-def _freed_earlier(ends: Mapping[Hashable, Sequence[Hashable]]) -> Callable[[Iterable[Event]], Iterator[Event]]:
-    def changed(events: Iterable[Event]) -> Iterator[Event]:
-        for event in events:
-            if isinstance(event, Allocate):
-                yield from map(Free, ends.get(event.id, ()))
-            yield event
-
-    return changed
+def _freed_earlier(events: Iterable[Event], ends: Mapping[Hashable, Sequence[Hashable]]) -> Iterator[Event]:
+    for event in events:
+        if isinstance(event, Allocate):
+            yield from map(Free, ends.get(event.id, ()))
+        yield event

@@ -741,6 +741,7 @@ def deep(count: int) -> bytes:
         (pickle.dumps({"segments": [SEGMENT], "device_traces": [[{}] * 2000] * 1000}), "2000000 entries"),
         (pickle.dumps({"segments": [SEGMENT], "device_traces": [[1]]}), "no list of entries"),
     ],
+    ids=lambda value: "data" if isinstance(value, bytes) else value,  # bytes differ from process to process
 )
 def test_what_is_wrong_with_a_file_is_said_in_one_sentence(
     data: bytes, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -33,20 +33,15 @@ _LEFT_OUT = ("per_process_memory_fraction", "throw_on_cudamalloc_oom")
 REMARKS = ("snapshot", "annotate", "user_defined")
 
 
-def recorded_options(snapshot: Mapping[str, Any]) -> tuple[AllocatorOptions, list[str]]:
-    """The options that a snapshot says were in force, and what a reader must know of them."""
-    settings = snapshot.get("allocator_settings")
-    if not settings:
-        return AllocatorOptions(), ["The snapshot does not say which options were in force; the defaults are assumed."]
+def recorded_options(snapshot: Mapping[str, Any]) -> AllocatorOptions:
+    """The options that a snapshot says were in force; the defaults where it says nothing, or an option is unknown."""
+    settings = snapshot.get("allocator_settings") or {}
     changes: dict[str, Any] = {}
-    notes, known = [], []
-    for name, word in option_pairs(settings.get("PYTORCH_CUDA_ALLOC_CONF") or ""):
-        if name not in KNOWN_OPTIONS:
-            notes.append(f"The snapshot's option {name!r} is not known here and is left out.")
-        elif not word.startswith("[") and name not in _LEFT_OUT:  # what a list means is told below
-            known.append(f"{name}:{word}")
-    if "roundup_power2_divisions" in settings:
-        divisions = settings["roundup_power2_divisions"]
+    # What a list means is told below.
+    pairs = option_pairs(settings.get("PYTORCH_CUDA_ALLOC_CONF") or "")
+    known = [f"{n}:{word}" for n, word in pairs if n in KNOWN_OPTIONS and word[:1] != "[" and n not in _LEFT_OUT]
+    divisions = settings.get("roundup_power2_divisions") or {}
+    if len(divisions) == len(AllocatorOptions.roundup_power2_divisions):
         changes["roundup_power2_divisions"] = tuple(divisions[key] for key in sorted(divisions, key=int))
     if "max_split_size" in settings:
         largest = settings["max_split_size"]
@@ -54,7 +49,7 @@ def recorded_options(snapshot: Mapping[str, Any]) -> tuple[AllocatorOptions, lis
     for name in ("expandable_segments", "garbage_collection_threshold"):
         if name in settings:
             changes[name] = settings[name]
-    return replace(AllocatorOptions.parse(",".join(known)), **changes), notes
+    return replace(AllocatorOptions.parse(",".join(known)), **changes)
 
 
 class Edges:
@@ -145,7 +140,7 @@ def read_history(snapshot: Mapping[str, Any], entries: Sequence[Mapping[str, Any
         entries: of this device's trace, the oldest first.
         device: the index of the device.
     """
-    options, _ = recorded_options(snapshot)
+    options = recorded_options(snapshot)
     edges, history = Edges(options), History()
     live: dict[int, Allocation] = {}
     pages: set[int] = set()  # of expandable segments

@@ -7,21 +7,24 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, groupby, pairwise
 from typing import Any, NamedTuple
 
-from course_utils.memory.allocator import GIVES_BACK, AllocatorState
+from course_utils.memory.allocator import GIVES_BACK, AllocatorState, round_size, segment_size
 from course_utils.memory.cuda_history import Allocation, History, read_history
-from own_program.snapshots.files import SnapshotFile, pool_of
-from own_program.snapshots.replay import REMARKS, Snapshot, load_snapshot
+from own_program.snapshots.files import SEGMENT_ACTIONS, SnapshotFile, pool_of
+from own_program.snapshots.replay import Snapshot, snapshot_of
 from own_program.snapshots.stacks import EARLIER, NOTHING, Stack, read_stack
+
+_LEAST_DEVICE_BYTES = 3 * 2**29
+_BEFORE = Stack(None, None, EARLIER, False, ())
+_FEWEST = 10  # entries that say something of a program that ran before them
 
 
 class Holder(NamedTuple):
     """Blocks that were asked for at the same line, for the same purpose."""
 
-    stack: Stack | None  # that of the largest; None: from before the recording
-    kind: str
+    stack: Stack  # that of the largest
     bytes: int
     blocks: int
 
@@ -35,67 +38,79 @@ class OutOfMemory:
     reserved_bytes: int
     allocated_bytes: int
     largest_free_bytes: int | None  # the largest cached block; None if the history does not fit the segments
-    seconds: float  # since the recording began
     stack: Stack
+
+    @property
+    def limited(self) -> bool:
+        """Whether the device had enough left, so that something else stood in the way."""
+        return (self.device_free_bytes or 0) >= segment_size(round_size(self.requested_bytes))
+
+    def others_hold(self, most_reserved: int) -> bool:
+        """Whether others must hold memory of the device, whose size is in no snapshot.
+
+        It is less than this program had reserved before, or than any device has that PyTorch runs on.
+        """
+        if self.device_free_bytes is None or self.limited:
+            return False
+        return self.reserved_bytes + self.device_free_bytes < max(most_reserved, _LEAST_DEVICE_BYTES)
 
 
 class DeviceHistory:
-    """One device of a snapshot.
-
-    Attributes:
-        entries: of its history, the oldest first; without those that take and give no memory.
-        whole: the device as one, private pools included; None if its history contradicts its segments.
-        common: without private pools, which is what can be simulated; the same as ``whole`` if there are none.
-        problem: why there is none of them; empty otherwise.
-        private_bytes: what segments of private pools hold at the end.
-    """
+    """One device of a snapshot."""
 
     def __init__(self, file: SnapshotFile, device: int) -> None:
         self.device = device
-        trace = file.traces[device] if device < len(file.traces) else ()
-        self.entries = [entry for entry in trace if entry["action"] not in REMARKS]
-        self.segments = [segment for segment in file.segments if segment.get("device", 0) == device]
+        self.trains = file.trains
+        self.segments = file.segments_of(device)
+        self.entries = file.traces[device] if device < len(file.traces) else ()  # the oldest first
+        self.few = 0  # how many entries there were, where they are too few to tell anything
+        if self.entries and self._says_little():
+            self.few, self.entries = len(self.entries), ()
         self.settings = file.settings
         if self.settings is None and any(entry["action"] == "segment_map" for entry in self.entries):
             self.settings = {"expandable_segments": True}  # older versions do not say so
         private = [segment for segment in self.segments if pool_of(segment, "segment_pool_id")]
         self.private_bytes = sum(segment["total_size"] for segment in private)
-        self.whole: Snapshot | None = None
-        self.common: Snapshot | None = None
-        self.problem = ""
+        self.whole: Snapshot | None = None  # private pools included
+        self.common: Snapshot | None = None  # without them, which is what can be simulated; the same if there are none
+        self.problem = ""  # why there is none: the history contradicts the segments
         self._stacks: dict[int, Stack] = {}
         try:
-            self._load(private)
+            self.whole = snapshot_of(self.segments, self.entries, self.settings)
+            inside = _in_private_pools(self.entries, private)
+            if not any(inside) and not private:
+                self.common = self.whole
+            else:
+                rest = [segment for segment in self.segments if not pool_of(segment, "segment_pool_id")]
+                others = [entry for entry, own in zip(self.entries, inside, strict=True) if not own]
+                self.common = snapshot_of(rest, others, self.settings)
         except ValueError as error:
             self.problem = str(error)
         self.history = self._history()
 
-    def _load(self, private: Sequence[Mapping[str, Any]]) -> None:
-        inside = _in_private_pools(self.entries, private)
-        if not any(inside) and not private:
-            self.whole = self.common = self._snapshot(self.segments, self.entries)
-            return
-        unpooled = [{**segment, "segment_pool_id": ()} for segment in self.segments]
-        self.whole = self._snapshot(unpooled, [{**entry, "pool_id": ()} for entry in self.entries])
-        others = [entry for entry, own in zip(self.entries, inside, strict=True) if not own]
-        rest = [segment for segment in self.segments if not pool_of(segment, "segment_pool_id")]
-        self.common = self._snapshot(rest, others)
-
-    def _snapshot(self, segments: Sequence[Mapping[str, Any]], entries: Sequence[Mapping[str, Any]]) -> Snapshot:
-        value = {"segments": segments, "device_traces": [*([()] * self.device), entries]}
-        return load_snapshot(value | {"allocator_settings": self.settings}, device=self.device)
+    def _says_little(self) -> bool:
+        """Whether nothing was asked for, or next to nothing of a program that ran before."""
+        actions = Counter(entry["action"] for entry in self.entries)
+        if not actions["alloc"] or actions["oom"]:
+            return not actions["oom"]
+        taken = sum(
+            -entry["size"] if entry["action"] in GIVES_BACK else entry["size"]
+            for entry in self.entries
+            if entry["action"] in SEGMENT_ACTIONS
+        )
+        return len(self.entries) < _FEWEST and sum(segment["total_size"] for segment in self.segments) > taken
 
     def _history(self) -> History:
         """Blocks over time; of the end alone if the history does not fit."""
         value = {"segments": self.segments, "allocator_settings": self.settings}
-        entries = self.entries if self.whole is not None else []
-        if not any(entry["action"] == "free_requested" for entry in entries):  # not recorded: skip_actions
-            requests = [[{**e, "action": "free_requested"}] * (e["action"] == "free_completed") + [e] for e in entries]
-            entries = [entry for both in requests for entry in both]
+        entries = self.entries if self.whole is not None else ()
         if entries:
             value["segments"] = _listed(self.whole.start)
         history = read_history(value, entries, self.device)
-        ends = {block["address"]: block for segment in self.segments for block in _addressed(segment)}
+        ends: dict[int, Mapping[str, Any]] = {}  # by address, which older snapshots leave out
+        for segment in self.segments:
+            starts = accumulate((block["size"] for block in segment["blocks"]), initial=segment["address"])
+            ends.update(zip(starts, segment["blocks"], strict=False))
         for allocation in history.allocations:
             if allocation.born == 0 and allocation.died is None:  # its stack may be known from the end
                 allocation.frames = frames_of(ends.get(allocation.address, {}))
@@ -111,12 +126,12 @@ class DeviceHistory:
                 changes[allocation.died] -= allocation.size_bytes
         return list(accumulate(changes[:-1]))
 
-    @property
+    @cached_property
     def peak(self) -> int:
         """The moment at which tensors held the most."""
         return max(range(len(self.allocated_bytes)), key=self.allocated_bytes.__getitem__)
 
-    @property
+    @cached_property
     def reserved_peak(self) -> int:
         """The moment of the most reserved memory at which the most of it was in use."""
         both = zip(self.history.reserved_bytes, self.allocated_bytes, strict=True)
@@ -127,20 +142,13 @@ class DeviceHistory:
         """How long the recording is, as far as it is known."""
         return self.history.times_us[-1] / 1e6
 
-    def stack_of(self, allocation: Allocation) -> Stack | None:
-        """The stack of a block; None if it is from before the recording and nothing is known of it."""
-        if not allocation.frames and allocation.born == 0:
-            return None
-        return self._read(allocation.frames)
-
-    def kind_of(self, allocation: Allocation) -> str:
-        """What a block is probably for."""
-        stack = self.stack_of(allocation)
-        return EARLIER if stack is None else stack.kind
+    def stack_of(self, block: Allocation) -> Stack:
+        """The stack of a block."""
+        return self._read(block.frames) if block.frames or block.born or not self.entries else _BEFORE
 
     def _read(self, frames: Sequence[Mapping[str, Any]]) -> Stack:
         if id(frames) not in self._stacks:  # a snapshot shares the lists of stacks that are the same
-            self._stacks[id(frames)] = read_stack(frames) if frames else NOTHING
+            self._stacks[id(frames)] = read_stack(frames) if frames and isinstance(frames, list | tuple) else NOTHING
         return self._stacks[id(frames)]
 
     @cached_property
@@ -158,90 +166,56 @@ class DeviceHistory:
         groups: dict[Any, list[Allocation]] = {}
         for block in self.live(moment):
             stack = self.stack_of(block)
-            key = (EARLIER, None) if stack is None else (stack.kind, stack.place)
-            groups.setdefault(key, []).append(block)
+            groups.setdefault((stack.kind, stack.place), []).append(block)
         held = []
-        for (kind, _), blocks in groups.items():
-            stack = self.stack_of(max(blocks, key=lambda block: block.size_bytes))
-            held.append(Holder(stack, kind, sum(block.size_bytes for block in blocks), len(blocks)))
+        for blocks in groups.values():
+            largest = max(blocks, key=lambda block: block.size_bytes)
+            held.append(Holder(self.stack_of(largest), sum(block.size_bytes for block in blocks), len(blocks)))
         return sorted(held, key=lambda holder: -holder.bytes)
 
     def kinds(self, moment: int) -> Counter[str]:
         """Bytes by what they are for, at a moment."""
         kinds: Counter[str] = Counter()
         for holder in self.holders(moment):
-            kinds[holder.kind] += holder.bytes
+            kinds[holder.stack.kind] += holder.bytes
         return kinds
-
-    @cached_property
-    def moments(self) -> list[int]:
-        """Of each entry the moment after it."""
-        counted = (entry["action"] not in ("free_completed", "oom") for entry in self.entries)
-        return list(accumulate(counted))
 
     @cached_property
     def give_backs(self) -> Counter[str]:
         """How often cached memory went back to the device, by why: ``empty_cache``, ``retry`` or ``unknown``."""
         counts: Counter[str] = Counter()
-        entries = self.entries
-        for at, entry in enumerate(entries):
-            if entry["action"] not in GIVES_BACK or (at and entries[at - 1]["action"] in GIVES_BACK):
-                continue
-            end = at
-            while end < len(entries) and entries[end]["action"] in GIVES_BACK:
-                end += 1
-            after = entries[end]["action"] if end < len(entries) else ""
-            path = self._read(entry.get("frames") or ()).path
-            if any(place.name == "empty_cache" for place in path):
-                counts["empty_cache"] += 1
-            else:
-                counts["retry" if after in ("segment_alloc", "segment_map", "oom") else "unknown"] += 1
+        runs = [list(run) for _, run in groupby(self.entries, key=lambda entry: entry["action"] in GIVES_BACK)]
+        for run, after in pairwise([*runs, [{"action": "the end"}]]):
+            if run[0]["action"] in GIVES_BACK:
+                empties = any(place.name == "empty_cache" for place in self._read(run[0].get("frames") or ()).path)
+                retries = after[0]["action"] in ("segment_alloc", "segment_map", "oom")
+                counts["empty_cache" if empties else "retry" if retries else "unknown"] += 1
         return counts
 
     @cached_property
     def failure(self) -> OutOfMemory | None:
         """The first request that failed."""
-        failed = (at for at, entry in enumerate(self.entries) if entry["action"] == "oom")
-        return next(map(self._failure, failed), None)
-
-    def _failure(self, at: int) -> OutOfMemory:
-        entry, largest = self.entries[at], None
+        at = next((at for at, entry in enumerate(self.entries) if entry["action"] == "oom"), None)
+        if at is None:
+            return None
+        entry, moment, largest = self.entries[at], 0, None
         if self.whole is not None:
+            moment = sum(each["action"] not in ("free_completed", "oom") for each in self.entries[:at])
             segments = self.whole.state_before(at).segments
             free = (block.bytes for segment in segments for block in segment.blocks if block.state == "free")
             largest = max(free, default=0)
-        moment = self.moments[at] if self.whole is not None else 0
-        free = entry.get("device_free")
-        return OutOfMemory(
-            entry["size"],
-            free if isinstance(free, int) else None,
-            self.history.reserved_bytes[moment],
-            self.allocated_bytes[moment],
-            largest,
-            self.history.times_us[moment] / 1e6,
-            self._read(entry.get("frames") or ()),
-        )
+        left = entry.get("device_free")
+        left = left if isinstance(left, int) else None
+        reserved, allocated = self.history.reserved_bytes[moment], self.allocated_bytes[moment]
+        return OutOfMemory(entry["size"], left, reserved, allocated, largest, self._read(entry.get("frames") or ()))
 
-    def timeline(self, parts: int) -> list[tuple[float, int, int]]:
-        """Parts of the recording: the second at which each ends, the most allocated and the most reserved in it."""
-        times = self.history.times_us
-        count = len(times)
-        spread = times[-1] > 0  # without times each part has as many moments
-        rows, begin = [], 0
-        for part in range(1, parts + 1):
-            end = bisect_right(times, times[-1] * part / parts) if spread else count * part // parts
-            if end > begin:
-                inside = slice(begin, end)
-                most = max(self.allocated_bytes[inside]), max(self.history.reserved_bytes[inside])
-                rows.append((times[-1] * part / parts / 1e6, *most))
-            begin = max(begin, end)
-        return rows
-
-
-def _addressed(segment: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The blocks of a segment with their addresses, which older snapshots leave out."""
-    starts = accumulate((block["size"] for block in segment["blocks"]), initial=segment["address"])
-    return [{**block, "address": start} for block, start in zip(segment["blocks"], starts, strict=False)]
+    @property
+    def limit_bytes(self) -> int | None:
+        """What the device could give, if a request failed and what was left is recorded."""
+        failure = self.failure
+        if failure is None or failure.device_free_bytes is None or self.private_bytes:
+            return None
+        return failure.reserved_bytes + failure.device_free_bytes
 
 
 def frames_of(block: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:

@@ -2,48 +2,59 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
 from course_utils.memory.allocator import DEFAULT_LARGE_SEGMENT_BYTES, option_pairs
+from course_utils.memory.cuda_history import Allocation
 from course_utils.show.advice import Advice
-from course_utils.show.formats import format_bytes, format_percent
+from course_utils.show.formats import format_bytes, format_percent, format_seconds
 from own_program.snapshots.history import DeviceHistory
-from own_program.snapshots.stacks import FORWARD, OPTIMIZER
-from own_program.snapshots.steps import Growth, loops_without_training
+from own_program.snapshots.stacks import FORWARD, LOSS, OPTIMIZER
+from own_program.snapshots.steps import Growth, last_round, trains
 from own_program.snapshots.what_if import LEAST_SAVING, Trial, WhatIf
 
-LEAK_LESSON = "memory_snapshots"
-_MOST = 5
 _LARGE = 0.4  # of the peak, from which on it is the thing to change
-_OPTIMIZER_LARGE = 0.3
+_OPTIMIZER_LARGE = _LOGITS_LARGE = 0.3
+_ALIKE = 0.02  # how far sizes of logits and of their copies may differ, as where the last token has no target
 _KEPT_BLOCKS = 8  # fewer may be the results that a pass needs at once
-_CALLS_A_SECOND = 100
+_FREED = 0.5  # of what forward passes asked for, from which on they do not keep it for a backward pass
+_PILED = 4  # blocks of one line at once: it was called again while its earlier results were still needed
+_CALLS, _CALLS_A_SECOND = 10, 100
+_SHORT_S = 1.0
 _PREFERRED = "expandable_segments:True"  # it suits other sizes as well; the others suit those of the recording
-_LEAST_BYTES = 2 * DEFAULT_LARGE_SEGMENT_BYTES
+LEAST_BYTES = 2 * DEFAULT_LARGE_SEGMENT_BYTES
 # 2.9 knows the new name, and ignores it for some options: https://github.com/pytorch/pytorch/issues/183387
 _OLDER_NAME = "Before PyTorch 2.10 the variable is PYTORCH_CUDA_ALLOC_CONF."
+_IN_USE = "the peak in use"
+LEAK = "free what each step keeps"
+_ENTROPY = re.compile(r"cross_entropy|log_softmax|nll_loss|CrossEntropy|CausalLM")
 
 
-def plan_of(
-    device: DeviceHistory, tries: WhatIf | None, growth: Growth | None, mended: Trial | None
-) -> tuple[Advice, ...]:
-    """The entries of a plan, the most first.
+def plan_of(device: DeviceHistory, tries: WhatIf | None, growth: Growth | None) -> tuple[Advice, ...]:
+    """The entries of a plan: what grows, which fills any memory in the end, and then the most first.
 
-    Advice on what tensors hold is given only where memory was short: where a request failed, or cached memory had to be
-    given back for one.
+    Advice on what tensors hold is given only where memory was short, but for logits: where a request failed, or cached
+    memory had to be given back for one.
     """
     if tries is None:
         return ()
-    entries = [_setting(device, tries), _growth(device, tries, growth, mended), _empty_cache(device, tries)]
+    grows = [_growth(device, tries, growth)]
+    entries = [_setting(device, tries), _empty_cache(device, tries), _logits(device)]
     if device.failure or device.give_backs["retry"]:
-        entries += _large_kinds(device)
-    kept = [entry for entry in entries if entry is not None]
-    return tuple(sorted(kept, key=lambda entry: -(entry.saves or 0.0))[:_MOST])
+        entries += _activations(device) if trains(device) else _passes(device)
+        entries.append(_optimizer(device))
+    return tuple(filter(None, grows + sorted(filter(None, entries), key=lambda entry: -(entry.saves or 0.0))))
 
 
 def _setting(device: DeviceHistory, tries: WhatIf) -> Advice | None:
-    met = [trial for trial in tries.trials if trial.is_setting and not trial.fails]
-    if not met:
+    preferred = (
+        trial for trial in tries.trials if trial.name == _PREFERRED and not trial.fails and _worth(tries, trial)
+    )
+    best = next(preferred, tries.best)
+    if best is None:
         return None
-    best = min(met, key=lambda trial: (trial.name != _PREFERRED or not _worth(tries, trial), trial.reserved_bytes))
     name = best.name.partition(":")[0]
     own = option_pairs(tries.replay.run.begin.options.text)
     beside = [f"{other}:{word}" for other, word in own if other != name]
@@ -55,80 +66,151 @@ def _setting(device: DeviceHistory, tries: WhatIf) -> Advice | None:
         return Advice(change, f"{because} {_OLDER_NAME}", "caching_allocator")
     if not _worth(tries, best):
         return None
-    because = (
-        f"The same requests need {format_bytes(best.reserved_bytes)} instead of {format_bytes(tries.recorded_bytes)}, "
-        f"in a simulation that {_error_words(tries)}. {_OLDER_NAME}"
-    )
+    how = "that begins with an empty allocator, as the one that it is held against"
+    if not tries.begins_empty:
+        off = f"is off by {format_percent(tries.error)} for the recorded settings"
+        how = "that reproduces the recorded peak" if tries.error < 5e-4 else f"that {off}"
+    needs, before = format_bytes(best.reserved_bytes), format_bytes(tries.before_bytes)
+    because = f"The same requests need {needs} instead of {before}, in a simulation {how}. {_OLDER_NAME}"
     of = "the reserved peak outside private pools" if device.private_bytes else "the reserved peak"
     return Advice(change, because, "caching_allocator", tries.saving(best), "simulated", of)
 
 
-def _error_words(tries: WhatIf) -> str:
-    if tries.error < 5e-4:
-        return "reproduces the recorded peak"
-    return f"is off by {format_percent(tries.error)} for the recorded settings"
-
-
 def _worth(tries: WhatIf, trial: Trial) -> bool:
     """Whether a setting saves what counts, and more than how the last segments happen to be filled."""
-    return tries.counts(tries.saving(trial)) and tries.recorded_bytes - trial.reserved_bytes >= _LEAST_BYTES
+    return tries.counts(tries.saving(trial)) and tries.before_bytes - trial.reserved_bytes >= LEAST_BYTES
 
 
-def _growth(device: DeviceHistory, tries: WhatIf, growth: Growth | None, mended: Trial | None) -> Advice | None:
+def _growth(device: DeviceHistory, tries: WhatIf, growth: Growth | None) -> Advice | None:
+    mended = tries.mended
     if growth is None or mended is None or (mended.fails and not tries.base.fails):
         return None
     if growth.bytes_a_round * growth.rounds < LEAST_SAVING * device.allocated_bytes[device.peak]:
         return None
+    saves, of, peak = tries.saving(mended), "the reserved peak", mended.reserved_bytes
+    if not tries.counts(saves):  # else it fits into what is reserved anyway
+        saves, of, peak = 1 - mended.in_use_bytes / max(1, tries.base.in_use_bytes), _IN_USE, mended.in_use_bytes
     because = (
         f"Each of {growth.rounds} steps leaves {format_bytes(growth.bytes_a_round)} that no later one frees, most of "
-        f"it from {growth.stack.place}. Freed at each step's end in a simulation, the peak is "
-        f"{format_bytes(mended.reserved_bytes)}."
+        f"it from {growth.stack.place}. Freed at each step's end in a simulation, {of} is {format_bytes(peak)}."
     )
-    saves = tries.saving(mended)
-    saves = saves if saves > 0 and (tries.counts(saves) or tries.base.fails) else None  # else it is the recording's
-    change = f"free what each step keeps from {growth.stack.place}, or move it to the CPU"
-    return Advice(change, because, LEAK_LESSON, saves, "about", "the reserved peak")
+    change = f"{LEAK} from {growth.stack.place}, or move it to the CPU"
+    return Advice(change, because, "memory_snapshots", saves if saves >= 0.005 else None, "about", of)
 
 
 def _empty_cache(device: DeviceHistory, tries: WhatIf) -> Advice | None:
-    kept = next((trial for trial in tries.trials if trial.keeps_cache), None)
-    calls = tries.device_calls
-    often = device.seconds > 0 and calls > _CALLS_A_SECOND * device.seconds
-    if not device.give_backs["empty_cache"] or kept is None or not often or kept.reserved_bytes > tries.recorded_bytes:
+    kept, base, calls = tries.kept, tries.base, device.give_backs["empty_cache"]
+    often = calls >= _CALLS and base.device_allocs > _CALLS_A_SECOND * device.seconds > 0
+    if kept is None or not often or kept.reserved_bytes > base.reserved_bytes:
         return None
+    saves = 1 - kept.device_allocs / base.device_allocs
+    if saves < LEAST_SAVING:
+        return None
+    short = " The recording is short." if device.seconds < _SHORT_S else ""
     because = (
-        f"It is called {device.give_backs['empty_cache']} times in {device.seconds:.3g} s. Without it, calls that take "
-        f"memory from the device are {kept.device_allocs} instead of {calls}, and the peak is no higher."
+        f"It is called {calls} times in {format_seconds(device.seconds)}. Without it, calls that take memory from the "
+        f"device are {kept.device_allocs} instead of {base.device_allocs}, and the peak is no higher.{short}"
     )
-    saves = 1 - kept.device_allocs / calls
     change, of = "leave out torch.cuda.empty_cache()", "the calls that take memory from the device"
     return Advice(change, because, "caching_allocator", saves, "simulated", of)
 
 
-def _large_kinds(device: DeviceHistory) -> list[Advice]:
-    """What tensors hold at the peak, where it was too much."""
-    kinds = device.kinds(device.peak)
-    total = max(1, sum(kinds.values()))
-    forward, optimizer = kinds[FORWARD] / total, kinds[OPTIMIZER] / total
-    of, found = "the peak in use", []
-    kept = [block.size_bytes for block in device.live(device.peak) if device.kind_of(block) == FORWARD]
-    if forward >= _LARGE and len(kept) >= _KEPT_BLOCKS:
-        share = f"{len(kept)} blocks of forward passes hold {format_bytes(kinds[FORWARD])}, {format_percent(forward)}"
-        because = f"At the peak {share} of what is in use; a checkpointed module's are freed, and computed again."
-        # One that is computed again is there while it is needed.
-        most = (sum(kept) - max(kept)) / total
+def _logits(device: DeviceHistory) -> Advice | None:
+    """Copies of the logits, if they fill much of the peak: all as large as the largest block of a loss function."""
+    blocks = [(block.size_bytes, device.stack_of(block)) for block in device.live(device.peak)]
+    failed = [(device.failure.requested_bytes, device.failure.stack)] if device.failure else []
+    size = max((each for each, stack in (*blocks, *failed) if stack.kind == LOSS), default=0)
+    copies, more = ([each for each in some if abs(each[0] - size) <= _ALIKE * size] for some in (blocks, failed))
+    held, total = (sum(each for each, _ in some) for some in (copies or more, blocks))
+    entropy = any(_ENTROPY.search(place.name) for _, stack in (*copies, *more) for place in stack.path)
+    half = any(abs(2 * each - size) <= _ALIKE * size for each, _ in blocks)
+    if held < max(_LOGITS_LARGE * total, LEAST_BYTES) or not (entropy or half):
+        return None
+    such = "a float32 copy of the logits and its log-softmax" if entropy else "float32 copies of the model's output"
+    one = f"The request that failed, of {format_bytes(size)}, is for a tensor that the loss works on, such as {such}."
+    because = (
+        f"{format_bytes(held)}, {format_percent(held / max(1, total))} of what is in use at the peak, lie in "
+        f"{len(copies)} tensor{'s' * (len(copies) > 1)} of {format_bytes(size)} that the loss works on, such as {such}."
+        f"{' The request that failed is for one more.' if more else ''}"
+    )
+    change = "compute the loss in pieces, or use a fused loss"
+    if not copies:
+        return Advice(change, one, "memory_snapshots", size / (total + size), of="what was asked for")
+    return Advice(change, because, "memory_snapshots", held / total, of=_IN_USE)
+
+
+def _held_by_forward(device: DeviceHistory) -> tuple[list[Allocation], int, float]:
+    """Blocks of forward passes at the peak, what they hold, and which share of what is in use that is."""
+    blocks = [block for block in device.live(device.peak) if device.stack_of(block).kind == FORWARD]
+    held = sum(block.size_bytes for block in blocks)
+    return blocks, held, held / max(1, device.allocated_bytes[device.peak])
+
+
+def _recomputed(blocks: Sequence[Allocation], held: int, share: float) -> float:
+    """What can be saved at most of blocks that are made again when they are needed: the largest is there then."""
+    return share * (1 - max(block.size_bytes for block in blocks) / held)
+
+
+def _activations(device: DeviceHistory) -> Iterator[Advice]:
+    """What forward passes keep for a backward pass, where it was too much."""
+    blocks, held, share = _held_by_forward(device)
+    if share >= _LARGE and len(blocks) >= _KEPT_BLOCKS:
+        words = f"{len(blocks)} blocks of forward passes hold {format_bytes(held)}, {format_percent(share)}"
+        because = f"At the peak {words} of what is in use; a checkpointed module's are freed, and computed again."
+        most = _recomputed(blocks, held, share)
         change = "checkpoint the activations of the largest modules"
-        found.append(Advice(change, because, "activation_checkpointing", most, of=of))
+        yield Advice(change, because, "activation_checkpointing", most, of=_IN_USE)
         because = "Most of these tensors shrink with the batch, and a step's gradients stay the same."
-        change = "use a smaller micro-batch, and accumulate its gradients"
-        found.append(Advice(change, because, "gradient_accumulation"))
-        if loops_without_training(device):
-            because = "The recording has many calls of the model, no backward pass and no optimizer."
-            change = "run it under torch.no_grad(), if it does not train"
-            found.append(Advice(change, because, "no_grad", most, of=of))
-    if optimizer >= _OPTIMIZER_LARGE:
-        held = f"{format_bytes(kinds[OPTIMIZER])}, {format_percent(optimizer)}"
-        change = "shard the optimizer's state over the GPUs with FSDP"
-        because = f"At the peak the optimizer holds {held} of what is in use."
-        found.append(Advice(change, because, "fsdp", optimizer, of=of))
-    return found
+        yield Advice("use a smaller micro-batch, and accumulate its gradients", because, "gradient_accumulation")
+
+
+def _passes(device: DeviceHistory) -> Iterator[Advice]:
+    """What forward passes hold in a recording without a backward pass and an optimizer, where it was too much."""
+    blocks, held, share = _held_by_forward(device)
+    if share < _LARGE:
+        return
+    most, keeps = _recomputed(blocks, held, share), _keeps(device, blocks, held)
+    if keeps and any(device.stack_of(block).kind == LOSS for block in device.history.allocations):
+        yield from _activations(device)  # it is about to train
+        return
+    lines = {device.stack_of(block).path for block in blocks}
+    begin = last_round(device, device.peak) or 0
+    earlier = [block for block in blocks if block.born < begin]
+    if 2 * len({device.stack_of(block).path for block in earlier}) >= len(lines):  # else they may be results
+        stays = sum(block.size_bytes for block in earlier) / held * share
+        because = f"At the peak {format_percent(stays)} of what is in use is from earlier forward passes; "
+        because += "no backward pass and no optimizer are in the recording."
+        yield Advice("run it under torch.no_grad(), if it does not train", because, "no_grad", stays, of=_IN_USE)
+    elif keeps:
+        because = "Forward passes keep what they made, and no backward pass and no optimizer are in the recording."
+        yield Advice("run it under torch.no_grad(), if it does not train", because, "no_grad", most, of=_IN_USE)
+        if len(blocks) >= _KEPT_BLOCKS:
+            because = "A checkpointed module's tensors are freed, and computed again in the backward pass."
+            change = "checkpoint the activations of the largest modules, if it trains"
+            yield Advice(change, because, "activation_checkpointing", most, of=_IN_USE)
+    because = f"Forward passes hold {format_bytes(held)}, {format_percent(share)} of what is in use at the peak."
+    change = "use a smaller batch or shorter inputs, or let the largest lines work in pieces"
+    yield Advice(change, because, "memory_snapshots")
+
+
+def _keeps(device: DeviceHistory, blocks: Sequence[Allocation], held: int) -> bool:
+    """Whether forward passes keep most of what they make, as for a backward pass.
+
+    A line does that has as many blocks as it asked for. In one pass each line may be asked once: then most has to be
+    there, or several blocks of one line, which are the layers'.
+    """
+    asked = [b for b in device.history.allocations if 0 < b.born <= device.peak and device.stack_of(b).kind == FORWARD]
+    freed = sum(b.size_bytes for b in asked) - held >= _FREED * sum(b.size_bytes for b in asked)
+    live, made = (Counter(device.stack_of(b).path for b in some) for some in (blocks, asked))
+    kept = {path for path, count in live.items() if 2 * count >= made[path] and (count >= _PILED or not freed)}
+    return sum(b.size_bytes for b in blocks if device.stack_of(b).path in kept) >= _FREED * held
+
+
+def _optimizer(device: DeviceHistory) -> Advice | None:
+    kinds = device.kinds(device.peak)
+    share = kinds[OPTIMIZER] / max(1, sum(kinds.values()))
+    if share < _OPTIMIZER_LARGE:
+        return None
+    held = f"{format_bytes(kinds[OPTIMIZER])}, {format_percent(share)}"
+    because = f"At the peak the optimizer holds {held} of what is in use."
+    return Advice("shard the optimizer's state over the GPUs with FSDP", because, "fsdp", share, of=_IN_USE)

@@ -1,19 +1,13 @@
-"""Memory snapshots of PyTorch: read safely, turned into events, and compared with the simulated allocator.
-
-A snapshot is what ``torch.cuda.memory._snapshot()`` returns and ``_dump_snapshot()`` pickles. Reading one needs neither
-torch nor a GPU, and runs nothing that is in the file.
+"""A recorded history as events, undone back to its beginning, and compared with the simulated allocator.
 
 Source: torch/cuda/memory.py (the shape), c10/cuda/CUDACachingAllocator.cpp (the order of the entries), PyTorch 2.13.0.
 """
 
 from __future__ import annotations
 
-import io
-import json
-import pickle
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -35,63 +29,18 @@ from course_utils.memory.allocator import (
     Ties,
     options_of,
     run_events,
-    short_bytes,
 )
-from course_utils.memory.cuda_history import REMARKS, Edges, page_of, pages_of, recorded_options
-
-_SEGMENT_ACTIONS = ("segment_alloc", "segment_free", "segment_map", "segment_unmap")
-MOST_DEVICE_BYTES = 2**42  # more than any device has
-ACTIONS = ("alloc", "free_requested", "free_completed", *_SEGMENT_ACTIONS, "oom", *REMARKS)
-
-
-# Reading
-
-
-class _PlainUnpickler(pickle.Unpickler):
-    """Builds lists, dictionaries, texts and numbers, and looks nothing up, so that nothing in the file can run."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        raise ValueError(f"it would load {module}.{name}, and a memory snapshot needs no code: do not load this file")
-
-
-def _load(source: Any) -> Any:
-    if isinstance(source, Mapping):
-        return source
-    data = Path(source).read_bytes()
-    try:
-        return _PlainUnpickler(io.BytesIO(data)).load() if data[:1] == b"\x80" else json.loads(data)
-    except Exception as error:  # a damaged pickle may raise anything
-        raise ValueError(f"{Path(source).name} is no snapshot that can be read: {error}") from None
+from course_utils.memory.cuda_history import Edges, page_of, pages_of, recorded_options
+from own_program.snapshots.files import MOST_DEVICE_BYTES, SEGMENT_ACTIONS, read_file
 
 
 class TraceEntry(NamedTuple):
     """One line of the history that PyTorch records."""
 
-    action: str  # one of ACTIONS
+    action: str
     address: int  # 0 for ``oom``
     bytes: int  # for a tensor what was asked for, for a segment its size
     stream: int
-
-
-def _default_pool(pool: Any, where: str) -> None:
-    if any(pool or ()):
-        raise ValueError(
-            f"{where} belongs to a private pool (a CUDA graph, torch.cuda.MemPool), which is not simulated"
-        )
-
-
-def _entries(trace: Sequence[Mapping[str, Any]]) -> tuple[TraceEntry, ...]:
-    entries = []
-    for index, entry in enumerate(trace):
-        action = entry["action"]
-        if action not in ACTIONS:
-            raise ValueError(f"trace entry {index} has an unknown action {action!r}; there are {', '.join(ACTIONS)}")
-        _default_pool(entry.get("pool_id"), f"trace entry {index}")
-        if action in REMARKS:
-            entries.append(TraceEntry(action, 0, 0, 0))
-        else:
-            entries.append(TraceEntry(action, entry.get("addr", 0), entry["size"], entry.get("stream", 0)))
-    return tuple(entries)
 
 
 # Backwards
@@ -129,32 +78,24 @@ class _Past:
         self.held: dict[int, _Held] = {}
         self.edges = Edges(options)
         for index, segment in enumerate(listed):
-            self._add_segment(segment, f"segment {index}")
+            at, size, pool = segment["address"], segment["total_size"], segment["segment_type"]
+            end, stream = at + size, segment.get("stream", 0)
+            if segment.get("is_expandable", False):
+                self.pages |= dict.fromkeys(pages_of(at, size), (stream, pool))
+            else:
+                self.segments[at] = _Piece(at, size, stream, pool, False)
+                self.edges.add(at, end)
+            for block in segment["blocks"]:
+                if block["state"] != "inactive":
+                    requested = block.get("requested_size") or block["size"]
+                    self.held[at] = _Held(block["size"], requested, block["state"] != "active_allocated")
+                    self.edges.add(at)
+                at += block["size"]
+            if at != end:
+                raise ValueError(f"the blocks of segment {index} do not fill it: {at + size - end} of {size} bytes")
 
-    def _add_segment(self, segment: Mapping[str, Any], where: str) -> None:
-        _default_pool(segment.get("segment_pool_id"), where)
-        address, size, pool = segment["address"], segment["total_size"], segment["segment_type"]
-        stream = segment.get("stream", 0)
-        at = address
-        for block in segment["blocks"]:
-            if block["state"] != "inactive":
-                requested = block.get("requested_size") or block["size"]
-                self.held[at] = _Held(block["size"], requested, block["state"] != "active_allocated")
-                self.edges.add(at)
-            at += block["size"]
-        if at != address + size:
-            raise ValueError(f"the blocks of {where} do not fill it: {at - address} of {size} bytes")
-        if segment.get("is_expandable", False):
-            self.pages |= dict.fromkeys(pages_of(address, size), (stream, pool))
-        else:
-            self.segments[address] = _Piece(address, size, stream, pool, False)
-            self.edges.add(address, at)
-
-    def undo(self, entry: TraceEntry, requests: bool) -> str | None:
-        """Undo one entry. Returns what does not fit, if anything.
-
-        Where requests to free were not recorded, a block is in use until its free is completed.
-        """
+    def undo(self, entry: TraceEntry) -> str | None:
+        """Undo one entry. Returns what does not fit, if anything."""
         address, block = entry.address, self.held.get(entry.address)
         match entry.action:
             case "alloc":
@@ -172,7 +113,7 @@ class _Past:
                 inside = before in self.held and before + self.held[before].bytes > address
                 if block is not None or size is None or inside:
                     return "the block that it frees is not free afterwards"
-                self.held[address] = _Held(size, entry.bytes or size, requests)
+                self.held[address] = _Held(size, entry.bytes or size, True)
                 self.edges.add(address)
             case "segment_alloc" | "segment_map":
                 return self._undo_growth(entry)
@@ -221,15 +162,12 @@ class _Past:
             placed += len(inside)
             base = bases.setdefault((piece.stream, piece.pool), piece.address) if piece.expandable else piece.address
             blocks = tuple(self._blocks(piece, {start: names[start] for start in inside}))
-            segments.append(
-                SegmentState(piece.address, piece.bytes, piece.stream, piece.pool, piece.expandable, blocks, base)
-            )
+            segments.append(SegmentState(*piece, blocks, base))
         if placed < len(starts):
             raise ValueError("the history and the segments contradict each other: blocks lie outside of all segments")
         return AllocatorState(tuple(segments))
 
     def _pieces(self) -> list[_Piece]:
-        """Segments, and pages of expandable ones that touch, by address."""
         runs: list[_Piece] = []
         for address, (stream, pool) in sorted(self.pages.items()):
             last = runs[-1] if runs else None
@@ -240,15 +178,13 @@ class _Past:
         return sorted([*self.segments.values(), *runs])
 
     def _blocks(self, piece: _Piece, names: Mapping[int, str]) -> Iterator[BlockState]:
-        """The blocks of a segment, free ones included; what is held has a name."""
         at = piece.address
         for start, name in names.items():
             block = self.held[start]
             if start > at:
                 yield BlockState(at, start - at, "free")
-            yield BlockState(
-                start, block.bytes, "awaiting free" if block.awaits else "allocated", block.requested, name
-            )
+            state = "awaiting free" if block.awaits else "allocated"
+            yield BlockState(start, block.bytes, state, block.requested, name)
             at = start + block.bytes
         if at < piece.end:
             yield BlockState(at, piece.end - at, "free")
@@ -257,92 +193,20 @@ class _Past:
 # Forwards
 
 
-class _Step(NamedTuple):
-    """An event with what was recorded along with it."""
-
-    event: Event | None  # None: memory was given back, and nothing else is known
-    operations: Sequence[Operation] = ()
-    late: Sequence[FreeCompleted] = ()  # frees that were completed while memory was given back
-    address: int | None = None  # where the block was put; None if it failed, or if nothing was allocated
-
-
-def _steps(entries: Sequence[TraceEntry], start: AllocatorState) -> list[_Step]:
-    """Group the entries: what happens inside of one call to the allocator belongs together."""
-    blocks = [block for segment in start.segments for block in segment.blocks]
-    names: dict[int, Any] = {block.address: block.id for block in blocks if block.state == "allocated"}
-    waiting = {block.address: block.id for block in blocks if block.state == "awaiting free"}
-    requests = any(entry.action == "free_requested" for entry in entries)
-    steps: list[_Step] = []
-    operations: list[Operation] = []
-    completed: list[FreeCompleted] = []
-    count = 0
-
-    def flush() -> None:
-        if operations:
-            steps.append(_Step(None, tuple(operations), tuple(completed)))
-        else:
-            steps.extend(_Step(event) for event in completed)
-        operations.clear()
-        completed.clear()
-
-    for index, (action, address, size, stream) in enumerate(entries):
-        if action in _SEGMENT_ACTIONS:
-            operations.append(Operation(action, address, size))
-        elif action == "free_completed" and address in waiting:
-            completed.append(FreeCompleted(waiting.pop(address)))
-        elif action in ("alloc", "oom"):
-            count += 1
-            gives_back = any(operation.action in GIVES_BACK for operation in operations)
-            if gives_back and action == "alloc" and operations[-1].action in GIVES_BACK:
-                flush()  # given back and then served from the cache: that was another call
-            own, late = tuple(operations), tuple(completed) if gives_back else ()
-            operations.clear()
-            if late:
-                completed.clear()
-            flush()
-            steps.append(_Step(Allocate(count, size, stream), own, late, address if action == "alloc" else None))
-            if action == "alloc":
-                names[address] = count
-        elif action == "free_requested":
-            flush()
-            name = names.pop(address)
-            completes = [entry[:2] for entry in entries[index + 1 : index + 2]] == [("free_completed", address)]
-            if not completes:
-                waiting[address] = name
-            steps.append(_Step(Free(name, completes)))
-        elif action in REMARKS:
-            flush()
-        elif not requests:
-            flush()
-            steps.append(_Step(Free(names.pop(address))))
-    flush()
-    return steps
-
-
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Snapshot:
-    """A memory snapshot of one device, read by :func:`load_snapshot`; :meth:`replay` simulates it under any options."""
+    """A memory snapshot of one device; :meth:`replay` simulates its history under any options."""
 
-    device: int
     entries: tuple[TraceEntry, ...]
     options: AllocatorOptions  # those that were in force, as the snapshot states them
     start: AllocatorState  # the segments when the history begins; empty if nothing was cached then
     end: AllocatorState
-    notes: tuple[str, ...]  # what a reader must know
     beyond: int  # an address that the record does not reach
-    _steps: Sequence[_Step]
     _listed: Sequence[Mapping[str, Any]]  # the segments of the file
 
     def state_before(self, entry: int) -> AllocatorState:
         """The segments right before an entry of the history, as recorded: undone from the end, not simulated."""
         return _undone(_Past(self._listed, self.options), self.entries, entry).state()
-
-    def __repr__(self) -> str:
-        lines = [f"device {self.device}: {len(self.entries)} entries, options: {self.options.text or 'defaults'}"]
-        for when, state in (("beginning", self.start), ("end", self.end)):
-            reserved, allocated = short_bytes(state.reserved_bytes), short_bytes(state.allocated_bytes)
-            lines.append(f"at the {when} {reserved} reserved, {allocated} allocated")
-        return "\n".join((*lines, *self.notes))
 
     def replay(
         self,
@@ -359,11 +223,7 @@ class Snapshot:
             cap_bytes: how much the process was allowed to take, if it was limited.
             device_bytes: the device's memory, if it was full.
             ties: which of several cached blocks of the same size is used: that in the ``oldest`` segment, as in PyTorch
-                2.13, or that with the ``lowest`` address, as in 2.11. A snapshot does not say which version it is from:
-                where this rule does not fit, the other one is tried.
-
-        Returns:
-            The comparison, by the rule that fits better; its ``ties`` says which.
+                2.13, or with the ``lowest`` address, as in 2.11. Where one does not fit, the other is tried as well.
         """
         chosen = self.options if options is None else options_of(options)
         given = _Replayer(self, Allocator(chosen, cap_bytes, device_bytes, ties)).replay()
@@ -371,24 +231,10 @@ class Snapshot:
             return given
         other_ties = "lowest" if ties == "oldest" else "oldest"
         other = _Replayer(self, Allocator(chosen, cap_bytes, device_bytes, other_ties)).replay()
-        if (len(given.differences), given.moved) <= (len(other.differences), other.moved):
-            return given
-        note = f"Of cached blocks of one size, ties={other.ties!r} fits this record better than {ties!r} does."
-        return replace(other, notes=(*other.notes, note))
+        return min(given, other, key=lambda replay: (len(replay.differences), replay.moved))
 
 
-@dataclass(frozen=True)
-class Difference:
-    """Where the simulation and the record part: in calls to the device, or in the memory that is reserved then."""
-
-    event: int  # the index in the replay's run
-    recorded: tuple[Operation, ...]
-    simulated: tuple[Operation, ...]
-    recorded_reserved_bytes: int
-    simulated_reserved_bytes: int
-
-
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Replay:
     """Recorded against simulated memory.
 
@@ -397,115 +243,128 @@ class Replay:
     """
 
     run: AllocatorRun  # the simulation of the recorded requests
-    differences: tuple[Difference, ...]  # every event at which the calls to the device or the reserved memory differ
-    blocks: int  # requests that were met
-    moved: int  # how many of them were put at another address than recorded
-    unexplained: int  # how often memory was given back without a request that explains it
-    same_end: bool  # whether the segments and blocks at the end are those of the snapshot
-    notes: tuple[str, ...]
+    # What was recorded as reserved, for each event at which the calls to the device or the reserved memory differ.
+    differences: Sequence[int]
+    moved: int  # how many requests were met at another address than recorded
+    end: AllocatorState  # as recorded
+
+    @property
+    def same_end(self) -> bool:
+        """Whether the segments and blocks at the end are those of the snapshot."""
+        return _shape(self.run.state(len(self.run))) == _shape(self.end)
 
     @property
     def agrees(self) -> bool:
         """Whether reserved memory is the recorded one, to the byte, after every call to the device and every event."""
         return not self.differences
 
-    @property
-    def ties(self) -> Ties:
-        """Which of several cached blocks of the same size was used."""
-        return self.run.begin.ties
-
-    def __repr__(self) -> str:
-        points = sum(map(len, self.run.operations.values())) + len(self.run)
-        if self.agrees:
-            lines = [f"Reserved memory is simulated as recorded, to the byte, at all {points} points."]
-        else:
-            first = self.differences[0]
-            lines = [
-                f"Reserved memory differs at {len(self.differences)} of {len(self.run)} events, first at event "
-                f"{first.event}: recorded {short_bytes(first.recorded_reserved_bytes)}, simulated "
-                f"{short_bytes(first.simulated_reserved_bytes)}."
-            ]
-        lines.append(f"{self.blocks - self.moved} of {self.blocks} blocks lie where they were recorded.")
-        if self.unexplained:
-            lines.append(
-                f"{self.unexplained} times memory was given back without a request that explains it (empty_cache(), or "
-                "a limit that was not given): taken over from the record."
-            )
-        return "\n".join((*lines, *self.notes))
-
 
 class _Replayer:
+    """Lets a history happen to the simulated allocator: what is recorded inside of one call to it belongs together."""
+
     def __init__(self, snapshot: Snapshot, allocator: Allocator) -> None:
         self.snapshot, self.allocator = snapshot, allocator
         allocator.begin(snapshot.start, snapshot.beyond)
         self.limited = allocator.cap is not None or allocator.device is not None
-        self.events, self.level = 0, snapshot.start.reserved_bytes  # so far: how many, and what was reserved
-        self.differences: list[Difference] = []
-        self.blocks = self.moved = self.unexplained = 0
+        self.level = snapshot.start.reserved_bytes  # what was reserved so far, as recorded
+        self.differences: list[int] = []
+        self.moved = 0
+        # Recorded, and not happened yet: calls to the device, and frees that were completed.
+        self.operations: list[Operation] = []
+        self.completed: list[FreeCompleted] = []
 
     def replay(self) -> Replay:
-        run = run_events(self.allocator, self._steps(), stops=False)
-        return Replay(
-            run,
-            tuple(self.differences),
-            self.blocks,
-            self.moved,
-            self.unexplained,
-            _shape(run.state(len(run))) == _shape(self.snapshot.end),
-            self.snapshot.notes,
-        )
+        run = run_events(self.allocator, self._events(), stops=False)
+        return Replay(run, self.differences, self.moved, self.snapshot.end)
 
-    def _steps(self) -> Iterator[tuple[Event, Sequence[Operation]]]:
+    def _events(self) -> Iterator[tuple[Event, Sequence[Operation]]]:
         """What happens to the simulated allocator, which depends on what it did before."""
-        for step in self.snapshot._steps:
-            recorded = step.operations
-            early, empties = self._explained(step)
-            for late in early:
-                yield from self._happens(late)
-            if empties:
-                self.unexplained += 1
-                gives_back = [at for at, operation in enumerate(recorded, 1) if operation.action in GIVES_BACK]
-                count = max(gives_back, default=len(recorded))
-                yield from self._happens(EmptyCache(), recorded[:count])
-                recorded = recorded[count:]
-            if step.event is not None:
-                yield from self._event(step, recorded)
-            for late in step.late:
-                if late.id in self.allocator.pending:
-                    yield from self._happens(late)
+        entries, count = self.snapshot.entries, 0
+        blocks = [block for segment in self.snapshot.start.segments for block in segment.blocks]
+        names: dict[int, Any] = {block.address: block.id for block in blocks if block.state == "allocated"}
+        waiting = {block.address: block.id for block in blocks if block.state == "awaiting free"}
+        for index, (action, address, size, stream) in enumerate(entries):
+            if action in SEGMENT_ACTIONS:
+                self.operations.append(Operation(action, address, size))
+            elif action == "free_completed" and address in waiting:
+                self.completed.append(FreeCompleted(waiting.pop(address)))
+            elif action == "free_requested":
+                yield from self._given_back()
+                name = names.pop(address)
+                completes = [entry[:2] for entry in entries[index + 1 : index + 2]] == [("free_completed", address)]
+                if not completes:
+                    waiting[address] = name
+                yield from self._happens(Free(name, completes))
+            elif action in ("alloc", "oom"):
+                count += 1
+                if not _gives_back(self.operations):
+                    yield from self._happen(self.completed)
+                    self.completed.clear()
+                elif action == "alloc" and self.operations[-1].action in GIVES_BACK:
+                    yield from self._given_back()  # and then served from the cache: that was another call
+                yield from self._request(Allocate(count, size, stream), address if action == "alloc" else None)
+                if action == "alloc":
+                    names[address] = count
+        yield from self._given_back()
+
+    def _given_back(self) -> Iterator[tuple[Event, Sequence[Operation]]]:
+        """What is recorded outside of a request, for which nothing but an emptied cache is known."""
+        if self.operations:
+            yield from self._emptied(self.operations)
+        yield from self._happen(late for late in self.completed if not self.operations or self._is_pending(late))
+        self.operations.clear()
+        self.completed.clear()
+
+    def _request(self, request: Allocate, address: int | None) -> Iterator[tuple[Event, Sequence[Operation]]]:
+        """A request, and where it was met; None if it failed."""
+        recorded, late = tuple(self.operations), tuple(self.completed)
+        self.operations.clear()
+        self.completed.clear()
+        early, empties = self._explained(request, recorded, late)
+        yield from self._happen(early)
+        if empties:
+            recorded = yield from self._emptied(recorded)
+        failed = address is None and request.bytes > 0
+        if not failed or self.limited:
+            yield from self._happens(request, recorded)
+        block = self.allocator.live.get(request.id)
+        if address is not None:
+            self.moved += block is None or block.address != address
+        elif failed and block is not None:
+            # The record ran out of memory here, and the simulation did not.
+            yield from self._happens(Free(request.id))
+        yield from self._happen(each for each in late if self._is_pending(each))
+
+    def _emptied(self, recorded: Sequence[Operation]) -> Iterator[tuple[Event, Sequence[Operation]]]:
+        """Let the cache be emptied up to the last call that gave memory back; returns the calls after it."""
+        gives_back = [at for at, operation in enumerate(recorded, 1) if operation.action in GIVES_BACK]
+        count = max(gives_back, default=len(recorded))
+        yield from self._happens(EmptyCache(), tuple(recorded[:count]))
+        return recorded[count:]
+
+    def _is_pending(self, late: FreeCompleted) -> bool:
+        return late.id in self.allocator.pending
+
+    def _happen(self, events: Iterable[Event]) -> Iterator[tuple[Event, Sequence[Operation]]]:
+        for event in events:
+            yield from self._happens(event)
 
     def _happens(self, event: Event, recorded: Sequence[Operation] = ()) -> Iterator[tuple[Event, Sequence[Operation]]]:
         """Let an event happen, and compare what it did with the record."""
         yield event, () if self.differences else recorded  # once the two part, recorded addresses tell nothing
-        simulated, reserved = tuple(self.allocator.operations), self.allocator.reserved
         self.level += sum(operation.change_bytes for operation in recorded)
-        if not _same(recorded, simulated) or self.level != reserved:
-            self.differences.append(Difference(self.events, tuple(recorded), simulated, self.level, reserved))
-        self.events += 1
+        if not _same(recorded, self.allocator.operations) or self.level != self.allocator.reserved:
+            self.differences.append(self.level)
 
-    def _event(self, step: _Step, recorded: Sequence[Operation]) -> Iterator[tuple[Event, Sequence[Operation]]]:
-        failed = isinstance(step.event, Allocate) and step.address is None and step.event.bytes > 0
-        if not failed or self.limited:
-            yield from self._happens(step.event, recorded)
-        block = self.allocator.live.get(step.event.id)
-        if step.address is not None:
-            self.blocks += 1
-            self.moved += block is None or block.address != step.address
-        elif failed and block is not None:
-            # The record ran out of memory here, and the simulation did not.
-            yield from self._happens(Free(step.event.id))
-
-    def _explained(self, step: _Step) -> tuple[Sequence[FreeCompleted], bool]:
-        """The frees that must have been completed before an event, and whether the cache was emptied before it.
+    def _explained(
+        self, request: Allocate, recorded: Sequence[Operation], late: Sequence[FreeCompleted]
+    ) -> tuple[Sequence[FreeCompleted], bool]:
+        """The frees that must have been completed before a request, and whether the cache was emptied before it.
 
         Tried out on copies, until the simulation gives memory back as recorded.
         """
-        if step.event is None:
-            return (), True
-        if not any(operation.action in GIVES_BACK for operation in step.operations):
-            return (), False
-        if not self.limited:
-            return (), True
+        if not _gives_back(recorded) or not self.limited:
+            return (), _gives_back(recorded)
 
         def tried(*events: Event) -> list[Operation]:
             copy = self.allocator.copy()
@@ -515,14 +374,17 @@ class _Replayer:
                 operations += copy.operations
             return operations
 
-        alone = tried(step.event)
-        if _same(step.operations, alone):
+        alone = tried(request)
+        if _same(recorded, alone):
             return (), False
-        early = [late for late in step.late if late.id in self.allocator.pending]
-        if early and _same(step.operations, tried(*early, step.event)):
+        early = [each for each in late if self._is_pending(each)]
+        if early and _same(recorded, tried(*early, request)):
             return early, False
-        empties = _same(step.operations, tried(EmptyCache(), step.event))
-        return (), empties or not any(operation.action in GIVES_BACK for operation in alone)
+        return (), _same(recorded, tried(EmptyCache(), request)) or not _gives_back(alone)
+
+
+def _gives_back(operations: Sequence[Operation]) -> bool:
+    return any(operation.action in GIVES_BACK for operation in operations)
 
 
 def _same(recorded: Sequence[Operation], simulated: Sequence[Operation]) -> bool:
@@ -537,65 +399,39 @@ def _shape(state: AllocatorState) -> list[Any]:
     ]
 
 
-def load_snapshot(source: str | Path | Mapping[str, Any], *, device: int | None = None) -> Snapshot:
-    """Read a memory snapshot, without running anything that is in the file.
+def load_snapshot(source: str | Path | Mapping[str, Any], device: int = 0) -> Snapshot:
+    """Read a device of a memory snapshot without private pools, as :func:`snapshot_of` does of what is in it."""
+    file = read_file(source)
+    return snapshot_of(file.segments_of(device), file.traces[device], file.settings)
 
-    A history that begins while memory is cached already is handled: the segments at its beginning are reconstructed
-    from those at its end. What cannot be known then (how old cached blocks are) is said in ``notes``.
 
-    Args:
-        source: a file that ``torch.cuda.memory._dump_snapshot`` wrote, the same as JSON, or what
-            ``torch.cuda.memory._snapshot()`` returns.
-        device: the index of the device; by default the only one with a history.
+def snapshot_of(
+    segments: Sequence[Mapping[str, Any]], trace: Sequence[Mapping[str, Any]], settings: Mapping[str, Any] | None
+) -> Snapshot:
+    """A device's segments and history, with the segments at its beginning reconstructed from those at its end.
+
+    How old cached blocks were then is not known.
 
     Raises:
-        ValueError: if it is damaged, no snapshot, or a pickle that would load code; if its history and its segments
-            contradict each other; if a private pool is in it.
+        ValueError: if the two contradict each other.
     """
-    snapshot = _load(source)
-    try:
-        return _read(snapshot, device)
-    except (AttributeError, KeyError, IndexError, TypeError) as error:
-        raise ValueError(f"no snapshot, or a damaged one: {type(error).__name__}: {error}") from None
+    entries = tuple(TraceEntry(e["action"], e.get("addr", 0), e["size"], e.get("stream", 0)) for e in trace)
+    options = recorded_options({"allocator_settings": settings})
+    past = _Past(segments, options)
+    end = past.state()
+    start = _undone(past, entries, 0).state()
+    beyond = max((entry.address + entry.bytes for entry in entries), default=0) + SMALL_SEGMENT_BYTES
+    beyond = max([beyond, *(segment.address + segment.bytes for segment in start.segments)])
+    return Snapshot(entries, options, start, end, beyond, segments)
 
 
 def _undone(past: _Past, entries: Sequence[TraceEntry], entry: int) -> _Past:
     """Go back from the end until right before an entry."""
-    requests = any(each.action == "free_requested" for each in entries)
     for index in range(len(entries) - 1, entry - 1, -1):
-        problem = past.undo(entries[index], requests)
+        problem = past.undo(entries[index])
         if problem is not None:
             raise ValueError(
                 f"the history and the segments contradict each other at trace entry {index} ({entries[index].action}): "
                 f"{problem}. Was something left out with skip_actions?"
             )
     return past
-
-
-def _device(traces: Sequence[Sequence[Any]], device: int | None) -> int:
-    if device is None:
-        used = [index for index, trace in enumerate(traces) if trace]
-        if len(used) > 1:
-            raise ValueError(f"the snapshot has histories of the devices {used}: choose one with device=")
-        return used[0] if used else 0
-    return device
-
-
-def _read(snapshot: Mapping[str, Any], device: int | None) -> Snapshot:
-    traces = snapshot["device_traces"]
-    device = _device(traces, device)
-    entries = _entries(traces[device]) if traces else ()
-    options, notes = recorded_options(snapshot)
-    listed = [segment for segment in snapshot["segments"] if segment.get("device", 0) == device]
-    past = _Past(listed, options)
-    end = past.state()
-    start = _undone(past, entries, 0).state()
-    if start.segments:
-        notes.append(
-            f"The history begins with {short_bytes(start.reserved_bytes)} reserved and "
-            f"{short_bytes(start.allocated_bytes)} allocated: reconstructed backwards from the end. How old blocks and "
-            "segments were then is not known."
-        )
-    beyond = max((entry.address + entry.bytes for entry in entries), default=0) + SMALL_SEGMENT_BYTES
-    beyond = max([beyond, *(segment.address + segment.bytes for segment in start.segments)])
-    return Snapshot(device, entries, options, start, end, tuple(notes), beyond, _steps(entries, start), listed)

@@ -2,41 +2,34 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from course_utils.show.advice import Advice
 from course_utils.show.cards import Bar, Card, Row, Shown, Toned, amount_axis
 from course_utils.show.formats import format_bytes, format_percent, format_seconds, listed
 from course_utils.show.page import dressed
-from course_utils.show.tables import Column, Grid, Sheet, named_values
-from own_program.snapshots.files import SnapshotError, SnapshotFile, read_file, unknown_words
+from course_utils.show.tables import Column, Grid
+from own_program.snapshots.files import SnapshotError, SnapshotFile, read_file
 from own_program.snapshots.history import DeviceHistory, Holder, OutOfMemory, frames_of
-from own_program.snapshots.plan import LEAK_LESSON, plan_of
-from own_program.snapshots.stacks import EARLIER, NO_STACK, Place, read_stack
+from own_program.snapshots.plan import LEAK, plan_of
+from own_program.snapshots.stacks import NO_STACK, Place, read_stack
 from own_program.snapshots.steps import Growth, growth_of
-from own_program.snapshots.what_if import Requests, Trial, WhatIf, freed_earlier, what_if
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from own_program.snapshots.what_if import WhatIf, what_if
 
 __all__ = ["DeviceReport", "SnapshotError", "SnapshotReport", "read_snapshot"]
 
 _MOST_ROWS = 7
 _MUCH_LOST = 0.1  # of what is reserved, to be explained
 _UNEVEN = 2.0  # times as much on one GPU as on another
+_HARDLY = 0.01  # of what the fullest GPU holds
 _MOST_PLACES = 25
-_LEAST_SHARE = 1e-3  # of what is in use, to be named
 _FILE_LETTERS, _NAME_LETTERS = 20, 26
-_PARTS = 12  # of the timeline
-_SECONDS_AN_ENTRY = 6e-5  # of all tries together, on two cores of a server
-_QUIET_S = 2.0
+_LEAST_SHARE = 1e-3  # of what is in use, to be named
 _RECORD = (
     "No history: call torch.cuda.memory._record_memory_history(max_entries=100_000) before the steps, to see the "
     "peak, who held it, and what other settings would need."
@@ -46,23 +39,13 @@ _STACKS = 'Not recorded with stacks: leave context and stacks as they are ("all"
 
 @dataclass(frozen=True, eq=False, repr=False)
 class DeviceReport(Shown):
-    """What one device of a snapshot shows.
+    """What one device of a snapshot shows."""
 
-    Attributes:
-        name: of the file.
-        device: what happened on it.
-        growth: what each step leaves behind, if anything.
-        tries: the same requests under other settings; None where there is no history that can be replayed.
-        mended: the try in which what each step leaves is freed at its end.
-        notes: what a reader must know of the file.
-    """
-
-    name: str
+    name: str  # of the file
     device: DeviceHistory
-    growth: Growth | None
-    tries: WhatIf | None
-    mended: Trial | None
-    notes: tuple[str, ...] = ()
+    growth: Growth | None  # what each step leaves behind, if anything
+    tries: WhatIf | None  # the same requests under other settings; None without a history that can be replayed
+    remarks: tuple[str, ...]  # what a reader must know of the file
 
     @property
     def peak_allocated_bytes(self) -> int:
@@ -85,135 +68,114 @@ class DeviceReport(Shown):
         return self.device.holders(self.device.peak)
 
     @cached_property
-    def plan(self) -> tuple[Any, ...]:
+    def plan(self) -> tuple[Advice, ...]:
         """What to change, the most first."""
-        return plan_of(self.device, self.tries, self.growth, self.mended)
+        return plan_of(self.device, self.tries, self.growth)
 
     def card(self) -> Card:
         """What held the peak, what other settings would need, and what to change."""
         rows = tuple(self._rows())
-        axis = amount_axis([row.bar.high for row in rows if row.bar], format_bytes)
-        moment = "at the peak" if self.device.entries else "held"
         return Card(
             self._sentence(),
             rows,
-            axis,
-            heads=("probably for", moment),
+            amount_axis([row.bar.high for row in rows], format_bytes),
+            heads=("probably for", "at the peak" if self.device.entries else "held"),
             table=self._trials(),
             plan=self.plan,
             warning=self._warning(),
-            notes=tuple(self._notes()),
+            notes=(*self._notes(), *self.remarks),
             provenance=self._provenance(),
-            numbers=self._numbers(),
             title=self.name,
         )
-
-    # The parts of the card
 
     def _sentence(self) -> list[str | Toned]:
         gpu, held = f"GPU {self.device.device}", format_bytes(self.peak_allocated_bytes)
         reserved = format_bytes(self.peak_reserved_bytes)
         if failure := self.device.failure:
             asked = format_bytes(failure.requested_bytes)
-            return [
-                f"{gpu} ",
-                Toned("ran out of memory", "slower"),
-                f" at a request of {asked}: {format_bytes(failure.reserved_bytes)} were reserved, and "
-                f"{format_bytes(failure.allocated_bytes)} of them in use.",
-            ]
+            words = f" at a request of {asked}: {format_bytes(failure.reserved_bytes)} were reserved, and "
+            words += f"{format_bytes(failure.allocated_bytes)} of them in use"
+            if failure.others_hold(self.peak_reserved_bytes):
+                left = format_bytes(failure.device_free_bytes)
+                words += f"; the device had {left} left, so others hold the rest (nvidia-smi)"
+            return [f"{gpu} ", Toned("ran out of memory", "slower"), f"{words}."]
         if not self.device.entries:
-            return [f"{gpu} has {reserved} reserved, and {held} of it in use; the snapshot has no history."]
-        start = f"{gpu} held up to {held} in tensors, and {reserved} reserved: "
+            short = f"its history of {_entries(self.device.few)} is too short to tell a peak"
+            why = short if self.device.few else "the snapshot has no history"
+            return [f"{gpu} has {reserved} reserved, and {held} of it in use; {why}."]
+        before = ""
+        if self.tries and self.tries.begins_empty:
+            began = self.device.history.reserved_bytes[0]
+            much = "all" if began >= self.peak_reserved_bytes else format_bytes(began)
+            before = f", {much} of it from before the recording"
+        start = f"{gpu} held up to {held} in tensors, and {reserved} reserved{before}: "
         if not self.plan:
             return [start, Toned("nothing stands out", "same"), "."]
         first = self.plan[0]
-        saving = f" ({first.saving})" if first.saving else ""
-        return [start, Toned(first.change, "faster"), f"{saving}."]
+        return [start, Toned(first.change, "faster"), f" ({first.saving})." if first.saving else "."]
 
     def _rows(self) -> Iterator[Row]:
-        shown = self.holders[:_MOST_ROWS]
-        for holder in shown:
+        for holder in self.holders[:_MOST_ROWS]:
             stack = holder.stack
-            label = _short(stack.place) if stack and stack.place else self._words_of(holder.kind)
-            words = [holder.kind] if stack and label != holder.kind else []
+            label = _short(stack.place) if stack.place else stack.kind
+            words = [stack.kind] if stack.place else []
             words += [f"{holder.blocks} blocks"] if holder.blocks > 1 else []
-            words += [f"from {stack.caller}"] if stack and stack.caller else []
+            words += [f"from {stack.caller}"] if stack.caller else []
             yield Row(label, ", ".join(words), format_bytes(holder.bytes), bar=Bar(0.0, float(holder.bytes)))
-        rest = self.holders[_MOST_ROWS:]
-        if rest:
-            size = sum(holder.bytes for holder in rest)
-            yield Row(
-                f"{len(rest)} other place{'s' if len(rest) > 1 else ''}",
-                "",
-                format_bytes(size),
-                bar=Bar(0.0, float(size)),
-            )
-
-    def _words_of(self, kind: str) -> str:
-        return kind if kind != EARLIER or self.device.entries else "no stack recorded"
+        if rest := self.holders[_MOST_ROWS:]:
+            held, label = sum(holder.bytes for holder in rest), f"{len(rest)} other place{'s' * (len(rest) > 1)}"
+            yield Row(label, "", format_bytes(held), bar=Bar(0.0, float(held)))
 
     def _trials(self) -> Grid | None:
         tries = self.tries
-        if tries is None:
+        if tries is None or tries.none_helps:
             return None
-        trials = [*tries.trials, *([self.mended] if self.mended else [])]
-        names = ["as recorded", *(trial.name for trial in trials)]
-        sizes = [tries.recorded_bytes, *(trial.reserved_bytes for trial in trials)]
-        changes = ["", *(_change(-tries.saving(trial)) for trial in trials)]
-        calls = [tries.device_calls]
-        calls += [trial.device_allocs for trial in trials]
-        fails = [tries.base.fails, *(trial.fails for trial in trials)]
-        peaks = ["runs out" if fail else format_bytes(size) for size, fail in zip(sizes, fails, strict=True)]
-        changes = ["" if fail else change for change, fail in zip(changes, fails, strict=True)]
+        calls = max(tries.replay.run.device_allocs, default=0)
+        rows = [("as recorded", tries.recorded_bytes, "", calls, tries.base.fails)]
+        base = replace(tries.base, name=f"as recorded, {'begun empty' if tries.begins_empty else 'tried'}")
+        for trial in (*([base] if tries.error >= _LEAST_SHARE else []), *tries.trials):
+            change = _change(-tries.saving(trial))
+            rows.append((trial.name, trial.reserved_bytes, change, trial.device_allocs, trial.fails))
         columns = (
-            Column("the same requests", tuple(names), numeric=False),
-            Column("reserved peak", tuple(peaks)),
-            Column("change", tuple(changes)),
-            Column("device calls", tuple(map(str, calls))),
+            Column("the same requests", tuple(name for name, *_ in rows), numeric=False),
+            Column("reserved peak", tuple("runs out" if row[-1] else format_bytes(row[1]) for row in rows)),
+            Column("change", tuple("" if row[-1] else row[2] for row in rows)),
+            Column("device calls", tuple(str(row[3]) for row in rows)),
         )
         own = tries.replay.run.begin.options.text
         return Grid(f"What if, simulated{f', each beside {own}' if own else ''}. {self._error()}", columns)
 
     def _error(self) -> str:
-        tries = self.tries
-        replay = tries.replay
-        if replay.agrees:
-            words = "Your history is reproduced to the byte"
-        else:
+        replay, words = self.tries.replay, "Your history is reproduced to the byte"
+        if not replay.agrees:
             words = f"Your history is reproduced but for {len(replay.differences)} of {len(replay.run)} events"
-        begin = " begin with an empty allocator, and" if tries.begins_empty else ""
-        return f"{words}; the tries{begin} are off by {format_percent(tries.error)}." if tries.error else f"{words}."
+        if self.tries.begins_empty:
+            return f"{words}; the tries begin with an empty allocator."
+        error = self.tries.error
+        return f"{words}; the tries are off by {format_percent(error)}." if error >= _LEAST_SHARE else f"{words}."
 
     def _warning(self) -> str:
         if self.device.problem:
             return f"The history cannot be replayed: {self.device.problem}. Shown is what the end of it holds."
-        if not self.device.entries:
-            return _RECORD
-        return "" if self.device.has_stacks else _STACKS
+        return _RECORD if not self.device.entries else "" if self.device.has_stacks else _STACKS
 
     def _notes(self) -> Iterator[str]:
         device = self.device
-        if failure := self.device.failure:
-            yield _failure_words(failure)
+        if device.failure:
+            yield _failure_words(device.failure, self.peak_reserved_bytes)
+        if self.tries and self.tries.none_helps:
+            yield f"The request is met under none of the {len(self.tries.trials)} changes that were simulated."
         kinds = device.kinds(device.peak)
         held = sum(kinds.values())
         if device.has_stacks and held:
-            shares = [
-                f"{self._words_of(kind)} {format_percent(size / held)}"
-                for kind, size in kinds.most_common(5)
-                if size >= _LEAST_SHARE * held
-            ]
-            yield f"By what it is for: {', '.join(shares)}."
-        if device.entries:
-            lost = format_percent(self.lost_bytes / max(1, self.peak_reserved_bytes))
-            much = self.lost_bytes > _MUCH_LOST * self.peak_reserved_bytes
-            back = (
-                ", and no setting that was tried clearly gets it back" if much and self.tries and not self.plan else ""
-            )
-            yield f"When the most was reserved, {format_bytes(self.lost_bytes)} ({lost}) of it was not in use{back}."
+            named = [(kind, size / held) for kind, size in kinds.most_common(5) if size >= _LEAST_SHARE * held]
+            yield f"By what it is for: {', '.join(f'{kind} {format_percent(share)}' for kind, share in named)}."
+        if device.entries and self.lost_bytes > _LEAST_SHARE * self.peak_reserved_bytes:
+            lost = f"{format_bytes(self.lost_bytes)} ({format_percent(self.lost_bytes / self.peak_reserved_bytes)})"
+            yield f"When the most was reserved, {lost} of it was not in use{self._back()}."
         if device.give_backs:
             yield f"Cached memory was given back {_give_back_words(device.give_backs)}."
-        if self.growth and not any(entry.lesson == LEAK_LESSON for entry in self.plan):
+        if self.growth and not any(entry.change.startswith(LEAK) for entry in self.plan):
             each = format_bytes(self.growth.bytes_a_round)
             yield f"Each of {self.growth.rounds} steps leaves about {each} behind, most at {self.growth.stack.place}."
         if device.private_bytes:
@@ -221,12 +183,23 @@ class DeviceReport(Shown):
                 f"{format_bytes(device.private_bytes)} are in private pools (a CUDA graph, torch.cuda.MemPool), which "
                 "share nothing with the rest: counted here, and left out of what is simulated."
             )
-        yield from self.notes
+
+    def _back(self) -> str:
+        """What would get back memory that is reserved and not in use, if much is."""
+        tries, much = self.tries, self.lost_bytes > _MUCH_LOST * self.peak_reserved_bytes
+        if tries is None or not much or self.plan:
+            return ""
+        if self.device.history.reserved_bytes[0] >= self.peak_reserved_bytes:
+            return "; that cache is older than the recording, and how it came about is not in the file"
+        gain = tries.before_bytes - tries.best.reserved_bytes if tries.best else 0
+        if gain <= 0:
+            return ", and no setting that was tried gets it back"
+        return f", and the best setting that was tried gets {format_bytes(gain)} of it back"
 
     def _provenance(self) -> str:
         device, words = self.device, []
         if device.entries:
-            words.append(f"{len(device.entries)} entries")
+            words.append(_entries(len(device.entries)))
             words += [f"over {format_seconds(device.seconds)}"] if device.seconds else []
             if device.common and device.common.start.segments:
                 words.append("the recording begins after the program")
@@ -235,26 +208,9 @@ class DeviceReport(Shown):
             words.append(f"options: {device.common.options.text or 'defaults'}{assumed}")
         return ", ".join(words)
 
-    def _numbers(self) -> Sheet:
-        device = self.device
-        peak, most = device.peak, device.reserved_peak
-        when = device.history.times_us
-        values = [
-            ("most in tensors", f"{format_bytes(self.peak_allocated_bytes)} after {format_seconds(when[peak] / 1e6)}"),
-            ("reserved then", format_bytes(device.history.reserved_bytes[peak])),
-            ("most reserved", f"{format_bytes(self.peak_reserved_bytes)} after {format_seconds(when[most] / 1e6)}"),
-            ("in use then", format_bytes(device.allocated_bytes[most])),
-        ]
-        grids = [named_values("The device", values)]
-        if device.entries:
-            grids.append(_timeline(device))
-        return Sheet((*grids, _places(self.holders)))
 
-    def plot(self) -> Figure:
-        """Draw what was reserved and what was in use, over time."""
-        from own_program.snapshots.figures import timeline_figure
-
-        return timeline_figure(self.device)
+def _entries(count: int) -> str:
+    return "1 entry" if count == 1 else f"{count} entries"
 
 
 def _short(place: Place) -> str:
@@ -269,63 +225,28 @@ def _change(share: float) -> str:
     return "0" if abs(share) < 5e-4 else f"{'+' if share > 0 else '−'}{format_percent(abs(share))}"
 
 
-def _failure_words(failure: OutOfMemory) -> str:
-    unused = failure.reserved_bytes - failure.allocated_bytes
+def _failure_words(failure: OutOfMemory, most_reserved: int) -> str:
+    free, unused = failure.device_free_bytes, failure.reserved_bytes - failure.allocated_bytes
     words = f"{format_bytes(unused)} were reserved and not in use"
-    if failure.largest_free_bytes is not None:
+    if failure.largest_free_bytes:
         words += f", in pieces of at most {format_bytes(failure.largest_free_bytes)}"
-    if failure.device_free_bytes is not None:
-        words += f"; the device had {format_bytes(failure.device_free_bytes)} left"
-        if failure.device_free_bytes > failure.requested_bytes:
+    if free is not None:
+        words += f"; the device had {format_bytes(free)} left"
+        if failure.limited:
             words += ", which is enough: the process was limited"
+        elif not failure.others_hold(most_reserved):
+            most = format_bytes(free + failure.reserved_bytes)
+            words += (
+                f". If the device has much more than {most}, others hold the rest (nvidia-smi); no snapshot says it"
+            )
     where = f" at {failure.stack.place}" if failure.stack.place else ""
     return f"The request that failed{where} asked for {format_bytes(failure.requested_bytes)}: {words}."
 
 
 def _give_back_words(counts: Mapping[str, int]) -> str:
-    words = {"empty_cache": "by empty_cache()", "retry": "to try a request again (the device was full)"}
-    parts = [
-        f"{_times(count)} {words.get(reason, 'for a reason that is not recorded')}" for reason, count in counts.items()
-    ]
-    return listed(parts)
-
-
-def _times(count: int) -> str:
-    return {1: "once", 2: "twice"}.get(count, f"{count} times")
-
-
-def _timeline(device: DeviceHistory) -> Grid:
-    rows = device.timeline(_PARTS)
-    most = max(reserved for *_, reserved in rows) or 1
-    bars = ["█" * round(20 * a / most) + "░" * (round(20 * r / most) - round(20 * a / most)) for _, a, r in rows]
-    return Grid(
-        "Over time: the most in each part (█ in use, ░ reserved and not in use)",
-        (
-            Column("until", tuple(format_seconds(end) for end, *_ in rows), numeric=False),
-            Column("in use", tuple(format_bytes(allocated) for _, allocated, _ in rows)),
-            Column("reserved", tuple(format_bytes(reserved) for *_, reserved in rows)),
-            Column("", tuple(bars), numeric=False),
-        ),
-    )
-
-
-def _places(holders: Sequence[Holder]) -> Grid:
-    shown = holders[:_MOST_PLACES]
-    places = [repr(h.stack.place) if h.stack and h.stack.place else h.kind for h in shown]
-    callers = [repr(h.stack.caller) if h.stack and h.stack.caller else "" for h in shown]
-    return Grid(
-        "What held the peak",
-        (
-            Column("line", tuple(places), numeric=False),
-            Column("from", tuple(callers), numeric=False),
-            Column("probably for", tuple(h.kind for h in shown), numeric=False),
-            Column("blocks", tuple(str(h.blocks) for h in shown)),
-            Column("size", tuple(format_bytes(h.bytes) for h in shown)),
-        ),
-    )
-
-
-# Several devices
+    reasons = {"empty_cache": "by empty_cache()", "retry": "to try a request again (the device was full)"}
+    times = [({1: "once", 2: "twice"}.get(count, f"{count} times"), reason) for reason, count in counts.items()]
+    return listed(f"{often} {reasons.get(reason, 'for a reason that is not recorded')}" for often, reason in times)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -339,26 +260,27 @@ class SnapshotReport(Shown):
         """The device's card; of several, one that names each."""
         if len(self.devices) == 1:
             return self.devices[0].card()
-        rows = [self._row(report) for report in self.devices]
         most = max(self.devices, key=lambda report: report.peak_reserved_bytes)
         failed = [f"GPU {report.device.device}" for report in self.devices if report.device.failure]
         held = f"GPU {most.device.device} the most, {format_bytes(most.peak_reserved_bytes)} reserved"
         words: list[str | Toned] = [f"{len(self.devices)} GPUs, {held}."]
         if failed:
             words = [f"{len(self.devices)} GPUs: ", Toned(f"{listed(failed)} ran out of memory", "slower"), "."]
-        axis = amount_axis([row.bar.high for row in rows], format_bytes)
-        least = min(self.devices, key=lambda report: report.peak_reserved_bytes).peak_reserved_bytes
-        uneven = most.peak_reserved_bytes > _UNEVEN * least
-        notes = ("They are loaded unevenly: the fullest limits the batch of all, and the others have room.",) * uneven
-        return Card(words, tuple(rows), axis, ("", "most reserved"), notes=notes, title=self.name)
+        columns = (
+            Column("", tuple(f"GPU {report.device.device}" for report in self.devices), numeric=False),
+            Column("most in tensors", tuple(format_bytes(report.peak_allocated_bytes) for report in self.devices)),
+            Column("most reserved", tuple(format_bytes(report.peak_reserved_bytes) for report in self.devices)),
+        )
+        return Card(words, table=Grid("", columns), notes=tuple(self._notes()), title=self.name)
 
-    @staticmethod
-    def _row(report: DeviceReport) -> Row:
-        reserved, allocated = report.peak_reserved_bytes, report.peak_allocated_bytes
-        words = f"{format_bytes(allocated)} in tensors"
-        words = f"ran out of memory, {words}" if report.device.failure else words
-        bar = Bar(0.0, float(reserved), float(allocated))
-        return Row(f"GPU\u00a0{report.device.device}", words, format_bytes(reserved), bar=bar)
+    def _notes(self) -> Iterator[str]:
+        most = max(report.peak_allocated_bytes for report in self.devices)
+        used = [report for report in self.devices if report.peak_allocated_bytes >= _HARDLY * most]
+        reserved = [report.peak_reserved_bytes for report in used]
+        if hardly := [f"GPU {report.device.device}" for report in self.devices if report not in used]:
+            yield f"This program hardly used {listed(hardly)}."
+        if max(reserved) > _UNEVEN * min(reserved):
+            yield "They are loaded unevenly: the fullest limits the batch of all, and the others have room."
 
     @property
     def cards(self) -> tuple[Card, ...]:
@@ -376,13 +298,12 @@ class SnapshotReport(Shown):
         """The cards for a page, as :meth:`Card.html` makes them."""
         return "\n".join(card.html(lessons) for card in self.cards)
 
-    def plot(self) -> Figure:
-        """Draw the device over time; of several the one with the most memory."""
-        return max(self.devices, key=lambda report: report.peak_reserved_bytes).plot()
-
 
 def read_snapshot(
-    source: str | Path | bytes | Mapping[str, Any], later: str | Path | None = None, *, device: int | None = None
+    source: str | Path | bytes | Mapping[str, Any] | Sequence[Any],
+    later: str | Path | None = None,
+    *,
+    device: int | None = None,
 ) -> SnapshotReport | Card:
     """Read a memory snapshot: what held the memory at its peak, and what would need less.
 
@@ -423,52 +344,27 @@ def read_snapshot(
         raise SnapshotError(
             f"{file.name} has no memory of any GPU: it was dumped before the program used one; dump it after some steps"
         )
-    chosen = found if device is None else [device]
-    entries = sum(len(file.traces[each]) for each in chosen if each < len(file.traces))
-    with _progress(entries * _SECONDS_AN_ENTRY) as advance:
-        return SnapshotReport(file.name, tuple(_read(file, each, advance) for each in chosen))
+    return SnapshotReport(file.name, tuple(_read(file, each) for each in (found if device is None else [device])))
 
 
-def _read(file: SnapshotFile, number: int, advance: Any) -> DeviceReport:
+def _read(file: SnapshotFile, number: int) -> DeviceReport:
     try:
         device = DeviceHistory(file, number)
-        notes = tuple(filter(None, [unknown_words(file.unknown)]))
-        if device.common is None or not device.entries:
-            return DeviceReport(file.name, device, None, None, None, notes)
-        requests = Requests(device.common, _limit(device))
-        tries = what_if(requests, lambda: advance(len(device.entries) * _SECONDS_AN_ENTRY / 10))
-        growth = growth_of(device)
-        mended = None
-        if growth:
-            mended = requests.tried("what each step leaves, freed at its end", events=freed_earlier(growth.ends))
-        return DeviceReport(file.name, device, growth, tries, mended, notes)
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        raise SnapshotError(f"{file.name} is damaged: its history makes no sense ({error})") from None
+        growth = growth_of(device) if device.entries else None
+        tries = what_if(device, growth.ends if growth else {}) if device.common and device.entries else None
+        report = DeviceReport(file.name, device, growth if tries else None, tries, tuple(_remarks(file)))
+        report.card()  # finds what else makes no sense
+        return report
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+        raise SnapshotError(f"{file.name} is damaged: its history or its settings make no sense") from None
 
 
-def _limit(device: DeviceHistory) -> int | None:
-    """What the device could give, if a request failed and what was left is recorded."""
-    failure = device.failure
-    if failure is None or failure.device_free_bytes is None or device.private_bytes:
-        return None
-    return failure.reserved_bytes + failure.device_free_bytes
-
-
-def _progress(expected_s: float) -> AbstractContextManager[Any]:
-    """Something to call with seconds that are done; a bar where somebody waits and looks."""
-    notebook = "ipykernel" in sys.modules
-    if expected_s < _QUIET_S or not (notebook or sys.stderr.isatty()) or os.environ.get("COURSE_PROGRESS") == "0":
-        return nullcontext(lambda seconds: None)
-    from contextlib import contextmanager
-
-    from course_utils.show.progress import progress
-
-    @contextmanager
-    def shown() -> Iterator[Any]:
-        with progress("Replaying the history", expected_s) as bar:
-            yield bar.advance
-
-    return shown()
+def _remarks(file: SnapshotFile) -> Iterator[str]:
+    if file.unknown:
+        named = [f"{_entries(count)} named {action[:40]}" for action, count in file.unknown.items()]
+        yield f"Left out, as this reader does not know it: {listed(named[:3])}."
+    if file.unused:
+        yield f"This program did not use GPU {listed(map(str, file.unused))}."
 
 
 def _grown(earlier: SnapshotFile, later: SnapshotFile, device: int | None) -> Card:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 WEIGHTS, FORWARD, BACKWARD, OPTIMIZER = "weights", "forward", "backward", "optimizer"
-CACHE, OTHER = "KV cache", "other"
+LOSS, CACHE, OTHER = "loss", "KV cache", "other"
 NO_STACK = "no Python stack"  # as in a backward pass, which runs outside of Python
 EARLIER = "from before the recording"
 
@@ -26,6 +26,7 @@ _LIBRARY = re.compile(r"(site|dist)-packages/")
 _WEIGHTS = re.compile(
     r"(init|load|create|materialize)_(all_)?(weight|param|state_dict)|from_pretrained|reset_parameters"
 )
+_LOSS = re.compile(r"(?<![a-zA-Z])loss|Loss|cross_entropy|log_softmax|nll")
 _MOST_FRAMES = 2000
 
 
@@ -45,21 +46,13 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class Stack:
-    """What is known of a block from its stack.
+    """What is known of a block from its stack."""
 
-    Attributes:
-        place: the innermost line outside of PyTorch and Python's own library; None without Python frames.
-        caller: the program's own line that led there: outside of all modules' calls, the next one further out.
-        kind: what it is probably for, one of this module's words.
-        in_module: whether a module (``torch.nn.Module``) was being called.
-        path: all lines of Python; the same for blocks that were asked for in the same way.
-    """
-
-    place: Place | None
-    caller: Place | None
-    kind: str
-    in_module: bool
-    path: tuple[Place, ...]
+    place: Place | None  # the innermost line outside of PyTorch and Python's own library; None without Python frames
+    caller: Place | None  # the program's own line that led there: outside of all modules, the next one further out
+    kind: str  # what it is probably for, one of this module's words
+    in_module: bool  # whether a module (``torch.nn.Module``) was being called
+    path: tuple[Place, ...]  # all lines of Python; the same for blocks that were asked for in the same way
 
 
 NOTHING = Stack(None, None, NO_STACK, False, ())
@@ -83,7 +76,8 @@ def read_stack(frames: Sequence[Mapping[str, Any]]) -> Stack:
     own = [at for at, each in enumerate(path) if not _NOT_THE_PROGRAM.search(each.file)]
     further = [at for at in own[1:] if at > max(calls, default=0) and not _LIBRARY.search(path[at].file)]
     caller = path[further[0]] if further else None
-    return Stack(path[own[0] if own else 0], caller, _kind(path, every), bool(calls), path)
+    innermost = own[0] if own else 0
+    return Stack(path[innermost], caller, _kind(path, every, innermost), bool(calls), path)
 
 
 def _place(frame: Mapping[str, Any]) -> Place:
@@ -105,7 +99,7 @@ def _in_torch(place: Place, *files: str) -> bool:
     return any(f"torch/{file}" in place.file for file in files)
 
 
-def _kind(path: Sequence[Place], every: Sequence[Place]) -> str:
+def _kind(path: Sequence[Place], every: Sequence[Place], innermost: int) -> str:
     """The innermost frame that tells decides, but for a backward pass, within which a forward may be run again."""
     for each in path:
         if "/optim" in each.file and not _in_torch(each, "optim/lr_scheduler"):
@@ -115,6 +109,8 @@ def _kind(path: Sequence[Place], every: Sequence[Place]) -> str:
     outermost = path[-1]
     if _engine(every) or _in_torch(outermost, "autograd/", "utils/checkpoint.py", "_functorch/"):
         return BACKWARD
+    if any(_LOSS.search(each.name) or _LOSS.search(each.file.rpartition("/")[2]) for each in path[: innermost + 1]):
+        return LOSS
     for each in path:
         if _in_torch(each, "autograd/__init__.py", "_tensor.py") and each.name in ("backward", "grad", "_make_grads"):
             return BACKWARD

@@ -1,7 +1,7 @@
 """Steps in a recorded history, and memory that each of them leaves behind.
 
-Nothing in a snapshot says where a step begins. A line outside of all modules that asks for memory again and again, with
-a call of a module or a backward pass between, is taken for one: layers of one forward pass are no steps.
+Nothing in a snapshot says where a step begins. A line that asks for memory again and again, with a backward pass
+between, is taken for one; without training one that is called from outside of all modules: layers are no steps.
 """
 
 from __future__ import annotations
@@ -9,126 +9,156 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
-from statistics import median
+from itertools import accumulate, chain, islice, pairwise, takewhile
+from statistics import fmean, median
 
 from course_utils.memory.cuda_history import Allocation
 from own_program.snapshots.history import DeviceHistory
 from own_program.snapshots.stacks import BACKWARD, CACHE, FORWARD, NO_STACK, OPTIMIZER, WEIGHTS, Stack
 
 _LEAST_ROUNDS = 4  # the first may set up what stays, and what the last one keeps may still be freed
+_QUARTERS = 4
 _LEAST_ALIKE = 0.5  # of what two neighbouring rounds ask for
 _MOST_MARKERS = 50
 _MOST_KEPT = 0.5  # of what a round without training asks for; layers of one pass keep more, for a backward pass
 _BACKWARD = (BACKWARD, NO_STACK)
+_LEAST_BACKWARD = 0.05  # of all requests: a few without a stack are no backward pass
 
 
 @dataclass(frozen=True)
 class Growth:
-    """What each round of a loop leaves behind, never freed in the recording.
+    """What each round of a loop leaves behind, never freed in the recording."""
 
-    Attributes:
-        stack: of what is left behind, of the line that leaves the most.
-        bytes_a_round: in the median.
-        rounds: how many there are, without the first.
-        ends: of each request that begins a round, the names of the blocks that the round before has left.
-    """
-
-    stack: Stack
-    bytes_a_round: float
-    rounds: int
-    ends: Mapping[int, Sequence[int]]
+    stack: Stack  # of what is left behind, of the line that leaves the most
+    bytes_a_round: float  # in the median; the mean where most rounds leave nothing
+    rounds: int  # without the first
+    ends: Mapping[int, Sequence[int]]  # of each request that begins a round, the names of what the one before has left
 
 
-def rounds_of(requests: Sequence[Stack]) -> Iterator[list[int]]:
-    """Where rounds begin, as indices of requests: of each line that may begin one, that with the most first.
+class _Requests:
+    """What a history asks for: blocks with their stacks, in the order of the requests."""
 
-    If there are backward passes, each round has one. Rounds into which weights are brought are layers, and no steps.
-    """
-    trains = any(stack.kind in _BACKWARD for stack in requests)
-    tells = [stack.kind in _BACKWARD if trains else stack.in_module or stack.kind == FORWARD for stack in requests]
-    passed = list(accumulate(tells, initial=0))  # how many there were before each request
-    lines = _numbered(requests)
-    markers: dict[int, list[int]] = {}
-    for index, stack in enumerate(requests):
-        if stack.path and not stack.in_module and stack.kind not in (*_BACKWARD, FORWARD):
-            begins = markers.setdefault(lines[index], [])
-            if not begins or passed[index] > passed[begins[-1]]:
-                begins.append(index)
-    often = sorted((begins for begins in markers.values() if len(begins) >= _LEAST_ROUNDS), key=len, reverse=True)
-    return (begins for begins in often[:_MOST_MARKERS] if _alike(lines, begins) and not _brings(requests, begins))
+    def __init__(self, device: DeviceHistory) -> None:
+        self.blocks = [each for each in device.history.allocations if each.born]
+        self.stacks = [device.stack_of(block) for block in self.blocks]
+        known: dict[tuple[object, ...], int] = {}
+        each_once = {id(stack): stack for stack in self.stacks}.values()
+        numbers = {id(stack): known.setdefault(stack.path, len(known)) for stack in each_once}
+        self.lines = [numbers[id(stack)] for stack in self.stacks]  # of each request a number for its path
+        without = sum(stack.kind == NO_STACK for stack in self.stacks)
+        told = device.trains or any(stack.kind in (BACKWARD, OPTIMIZER) for stack in self.stacks)
+        self.trains = told or without > _LEAST_BACKWARD * len(self.stacks)
+        self.has_backward = self.trains and any(stack.kind in _BACKWARD for stack in self.stacks)
+        self.surely = told and self.has_backward  # else something else may be without a stack
+
+    def rounds(self, surely: bool = False) -> Iterator[list[int]]:
+        """Where rounds begin, as indices of requests: of each line that may begin one, that with the most first.
+
+        If there are backward passes, each round has one. Rounds into which weights are brought are layers. Those that
+        surely are none begin outside of all modules.
+        """
+        tells = [s.kind in _BACKWARD if self.has_backward else s.in_module or s.kind == FORWARD for s in self.stacks]
+        passed = list(accumulate(tells, initial=0))  # how many there were before each request
+        markers: dict[int, list[int]] = {}
+        for index, stack in enumerate(self.stacks):
+            if stack.path and stack.kind not in _BACKWARD:
+                begins = markers.setdefault(self.lines[index], [])
+                if not begins or passed[index] > passed[begins[-1]]:
+                    begins.append(index)
+        often = sorted((begins for begins in markers.values() if len(begins) >= _LEAST_ROUNDS), key=len, reverse=True)
+        outside = [begins for begins in often if not self._is_inside(begins[0])]
+        # Of as many rounds those that begin first will do.
+        inside = {len(begins): begins for begins in reversed(often) if self._is_inside(begins[0])}.values()
+        inner = (begins for begins in inside if self.surely or self._loops_outside(begins))
+        candidates = chain(outside, () if surely else inner)
+        return (each for each in islice(candidates, _MOST_MARKERS) if self._alike(each) and not self._brings(each))
+
+    def _is_inside(self, index: int) -> bool:
+        return self.stacks[index].in_module or self.stacks[index].kind == FORWARD
+
+    def _loops_outside(self, begins: Sequence[int]) -> bool:
+        """Whether the rounds are no parts of a forward pass: if all are in one, its first request begins them."""
+        of_line = {self.lines[i]: _functions(self.stacks[i]) for i in range(begins[0], begins[-1])}
+        together = zip(*filter(None, of_line.values()), strict=False)
+        common = [functions[0] for functions in takewhile(lambda functions: len(set(functions)) == 1, together)]
+        depth = next((at for at, (_, name) in enumerate(common, 1) if name == "forward"), 0)
+        before = {self.lines[i]: _functions(self.stacks[i]) for i in range(begins[0])}
+        return not depth or all(functions[:depth] != common[:depth] for functions in before.values())
+
+    def _alike(self, begins: Sequence[int]) -> bool:
+        """Whether neighbouring rounds ask at the same lines. Sizes may vary, as those of batches do."""
+        rounds = [set(self.lines[start:end]) for start, end in pairwise(begins)]
+        return median(len(a & b) / len(a | b) for a, b in pairwise(rounds)) >= _LEAST_ALIKE
+
+    def _brings(self, begins: Sequence[int]) -> bool:
+        """Whether all rounds but the first bring weights."""
+        rounds = [self.stacks[start:end] for start, end in pairwise(begins)][1:]
+        return all(any(stack.kind == WEIGHTS for stack in each) for each in rounds)
 
 
-def _brings(requests: Sequence[Stack], begins: Sequence[int]) -> bool:
-    """Whether all rounds but the first bring weights."""
-    rounds = [requests[start:end] for start, end in pairwise(begins)][1:]
-    return all(any(stack.kind == WEIGHTS for stack in each) for each in rounds)
-
-
-def _numbered(requests: Sequence[Stack]) -> list[int]:
-    """Of each request a number that stands for its path."""
-    known: dict[tuple[object, ...], int] = {}
-    numbers = {id(stack): known.setdefault(stack.path, len(known)) for stack in {id(s): s for s in requests}.values()}
-    return [numbers[id(stack)] for stack in requests]
-
-
-def _alike(lines: Sequence[int], begins: Sequence[int]) -> bool:
-    """Whether neighbouring rounds ask at the same lines. Sizes may vary, as those of batches do."""
-    rounds = [set(lines[start:end]) for start, end in pairwise(begins)]
-    return median(len(a & b) / len(a | b) for a, b in pairwise(rounds)) >= _LEAST_ALIKE
+def _functions(stack: Stack) -> list[tuple[str, str]]:
+    """File and name of each function that was being called, the outermost first."""
+    return [(place.file, place.name) for place in reversed(stack.path)]
 
 
 def growth_of(device: DeviceHistory) -> Growth | None:
     """What each round leaves behind; None if nothing, or where no rounds can be told."""
     if device.whole is not device.common or not device.has_stacks:
         return None
-    blocks = [each for each in device.history.allocations if each.born]
     # A request's name in the simulation is its number among those of the history, the failed ones included.
-    requests = [entry["action"] for entry in device.entries if entry["action"] in ("alloc", "oom")]
-    names = [number for number, action in enumerate(requests, 1) if action == "alloc"]
-    stacks = [device.stack_of(block) for block in blocks]
-    lines = _numbered(stacks)
-    for number, begins in enumerate(rounds_of(stacks)):
+    actions = [entry["action"] for entry in device.entries if entry["action"] in ("alloc", "oom")]
+    names = [number for number, action in enumerate(actions, 1) if action == "alloc"]
+    requests = _Requests(device)
+    loops = list(requests.rounds())
+    for number, begins in enumerate(loops):
         # Of the loop that is most of it any end will do; a rarer one that ended long ago only filled something.
         longest = max(end - start for start, end in pairwise(begins))
-        if number == 0 or len(stacks) - begins[-1] <= 2 * longest:
-            growth = _left(blocks, stacks, lines, names, begins)
+        if number == 0 or len(requests.stacks) - begins[-1] <= 2 * longest:
+            growth = _left(requests, names, begins, len(begins))
             # An optimizer's state comes late where more of a model is trained from some step on.
             if growth is not None and (number == 0 or growth.stack.kind != OPTIMIZER):
                 return growth
+    for begins in loops[:1]:  # not every step may leave something
+        growth = _left(requests, names, begins, _QUARTERS) if len(begins) > 2 * _QUARTERS else None
+        if growth is not None and growth.stack.kind != OPTIMIZER:
+            return growth
     return None
 
 
-def _left(
-    blocks: Sequence[Allocation],
-    stacks: Sequence[Stack],
-    lines: Sequence[int],
-    names: Sequence[int],
-    begins: Sequence[int],
-) -> Growth | None:
-    """What each round leaves behind, given where they begin."""
+def _left(requests: _Requests, names: Sequence[int], begins: Sequence[int], parts: int) -> Growth | None:
+    """What rounds leave behind, at lines that do so in each of so many parts of the rounds."""
+    blocks, stacks, lines = requests.blocks, requests.stacks, requests.lines
     rounds = [range(*span) for span in pairwise(begins)][1:]
-    left = [[i for i in each if blocks[i].died is None and stacks[i].kind not in (WEIGHTS, CACHE)] for each in rounds]
-    always = set.intersection(*({lines[i] for i in each} for each in left))  # only what every round leaves
+    left = [[i for i in each if _stays(blocks[i], stacks[i])] for each in rounds]
+    parts = min(parts, len(left))
+    bounds = [part * len(left) // parts for part in range(parts + 1)]
+    always = set.intersection(*({lines[i] for each in left[a:b] for i in each} for a, b in pairwise(bounds)))
     left = [[i for i in each if lines[i] in always] for each in left]
     if not always:
-        return None
-    asked = sum(blocks[i].size_bytes for each in rounds for i in each)
-    if not _trains(stacks) and sum(blocks[i].size_bytes for each in left for i in each) >= _MOST_KEPT * asked:
         return None
     held: Counter[int] = Counter()
     for i in (i for each in left for i in each):
         held[lines[i]] += blocks[i].size_bytes
+    asked = sum(blocks[i].size_bytes for each in rounds for i in each)
+    if not requests.surely and held.total() >= _MOST_KEPT * asked:
+        return None
     most = stacks[lines.index(held.most_common(1)[0][0])]
     ends = {names[each.stop]: [names[i] for i in kept] for each, kept in zip(rounds, left, strict=True)}
-    return Growth(most, median(sum(blocks[i].size_bytes for i in kept) for kept in left), len(rounds), ends)
+    sizes = [sum(blocks[i].size_bytes for i in kept) for kept in left]
+    return Growth(most, median(sizes) or fmean(sizes), len(rounds), ends)
 
 
-def loops_without_training(device: DeviceHistory) -> bool:
-    """Whether a model is called again and again, and nothing is trained."""
-    stacks = [device.stack_of(block) for block in device.history.allocations if block.born]
-    return not _trains(stacks) and any(True for _ in rounds_of(stacks))
+def _stays(block: Allocation, stack: Stack) -> bool:
+    return block.died is None and stack.kind not in (WEIGHTS, CACHE)
 
 
-def _trains(stacks: Sequence[Stack]) -> bool:
-    return any(stack.kind in (*_BACKWARD, OPTIMIZER) for stack in stacks)
+def trains(device: DeviceHistory) -> bool:
+    """Whether a backward pass or an optimizer is in the recording."""
+    return _Requests(device).trains
+
+
+def last_round(device: DeviceHistory, moment: int) -> int | None:
+    """When the round that a moment lies in began; None where no rounds can be told."""
+    requests = _Requests(device)
+    born = [requests.blocks[i].born for i in next(requests.rounds(surely=True), [])]
+    return max((each for each in born if each <= moment), default=None)

@@ -1,29 +1,21 @@
 """The requests of a recorded history under other settings of the allocator, and with other requests.
 
 Where much of the memory was there before the recording, other settings would have laid it out otherwise: a try then
-begins with an empty allocator, which is first asked for what was in use. And where the device would put new memory is
-guessed. So it is for a try with the recorded settings: how far that is from what was recorded is the error of all.
+begins with an empty allocator, which is first asked for what was in use. So does one with the recorded settings, which
+all others are held against. It also tells how far tries are off, as it is guessed where the device puts new memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 
-from course_utils.memory.allocator import (
-    MIB,
-    Allocate,
-    Allocator,
-    AllocatorOptions,
-    EmptyCache,
-    Event,
-    Free,
-    options_of,
-)
+from course_utils.memory.allocator import Allocate, Allocator, AllocatorOptions, EmptyCache, Event, Free
+from own_program.snapshots.history import DeviceHistory
 from own_program.snapshots.replay import Replay, Snapshot
 
-_OPTIONS = (
+_SETTINGS = (
+    "expandable_segments:False",
     "expandable_segments:True",
     "roundup_power2_divisions:4",
     "roundup_power2_divisions:8",
@@ -31,54 +23,32 @@ _OPTIONS = (
     "max_split_size_mb:512",
 )
 _EARLIER_SHARE = 0.5  # of the peak that was there before, from which on a try begins empty
-_FEWER = ("expandable_segments:True", "roundup_power2_divisions:4", "max_split_size_mb:512")
-_LONG = 30_000  # entries, from which on the fewer are tried
-_COLLECTS = "garbage_collection_threshold:0.8"
 LEAST_SAVING = 0.05
-_TIGHTER = 0.9
-_PADDED_FROM = MIB  # smaller requests share segments, and do not count
 
 
 @dataclass(frozen=True)
 class Trial:
-    """The same requests once more.
+    """The same requests once more."""
 
-    Attributes:
-        name: the setting, as ``PYTORCH_ALLOC_CONF`` takes it, or in words.
-        reserved_bytes: the peak of the reserved memory.
-        device_allocs: how often memory was taken from the device (cudaMalloc, or pages mapped).
-        fails: whether a request was not met.
-        is_setting: whether it is a value of ``PYTORCH_ALLOC_CONF``.
-        keeps_cache: whether cached memory is kept that the program gave back.
-    """
-
-    name: str
-    reserved_bytes: int
-    device_allocs: int
-    fails: bool
-    is_setting: bool = False
-    keeps_cache: bool = False
+    name: str  # the setting, as ``PYTORCH_ALLOC_CONF`` takes it, or in words
+    reserved_bytes: int  # the peak of the reserved memory
+    in_use_bytes: int  # the peak of what is in use
+    device_allocs: int  # how often memory was taken from the device (cudaMalloc, or pages mapped)
+    fails: bool  # whether a request was not met
+    is_setting: bool  # whether the name is a value of ``PYTORCH_ALLOC_CONF``
 
 
 @dataclass(frozen=True)
 class WhatIf:
-    """What the tries gave.
+    """What the tries gave."""
 
-    Attributes:
-        recorded_bytes: the peak of the reserved memory as recorded.
-        replay: the history itself, simulated from the recorded beginning.
-        base: the recorded settings, tried like the others.
-        trials: other settings, and other requests.
-        limit_bytes: what the device could give this process, where the history ran out of memory; None if unknown.
-        begins_empty: whether the tries ask anew for what was there before the recording.
-    """
-
-    recorded_bytes: int
-    replay: Replay
-    base: Trial
+    recorded_bytes: int  # the peak of the reserved memory as recorded
+    replay: Replay  # the history itself, simulated from the recorded beginning
+    base: Trial  # the recorded settings, tried like the others
     trials: tuple[Trial, ...]
-    limit_bytes: int | None
-    begins_empty: bool = False
+    begins_empty: bool  # whether the tries ask anew for what was there before the recording
+    kept: Trial | None  # without empty_cache(), if the program calls it
+    mended: Trial | None  # with what each step leaves freed at its end, if it leaves anything
 
     @property
     def error(self) -> float:
@@ -86,20 +56,55 @@ class WhatIf:
         return abs(self.base.reserved_bytes - self.recorded_bytes) / max(1, self.recorded_bytes)
 
     @property
-    def device_calls(self) -> int:
-        """How often the history itself took memory from the device."""
-        return self.replay.run.device_allocs[-1] if len(self.replay.run) else 0
+    def before_bytes(self) -> int:
+        """What a saving is counted from: the recorded peak, or that of the recorded settings' try if it is lower."""
+        return min(self.recorded_bytes, self.base.reserved_bytes)
+
+    @property
+    def best(self) -> Trial | None:
+        """The setting that needs the least."""
+        met = (trial for trial in self.trials if trial.is_setting and not trial.fails)
+        return min(met, key=lambda trial: trial.reserved_bytes, default=None)
+
+    @property
+    def none_helps(self) -> bool:
+        """Whether a request failed, and does so in each try."""
+        return self.base.fails and all(trial.fails for trial in self.trials)
 
     def saving(self, trial: Trial) -> float:
-        """By how much less a try reserves, as a share of the recorded peak."""
-        return 1 - trial.reserved_bytes / max(1, self.recorded_bytes)
+        """By how much less a try reserves, as a share."""
+        return 1 - trial.reserved_bytes / max(1, self.before_bytes)
 
     def counts(self, saving: float) -> bool:
         """Whether a saving is clearly more than the error, and worth a change."""
-        return saving >= max(LEAST_SAVING, 2 * self.error)
+        return saving >= max(LEAST_SAVING, 0 if self.begins_empty else 2 * self.error)
 
 
-class Requests:
+def what_if(device: DeviceHistory, ends: Mapping[Hashable, Sequence[Hashable]]) -> WhatIf:
+    """Try the settings that people reach for.
+
+    Args:
+        device: with a history that can be simulated.
+        ends: of a request the names of the blocks that could be freed before it.
+    """
+    requests = _Requests(device.common, device.limit_bytes)
+    replay, own = requests.replay, device.common.options
+    recorded = max([replay.run.peak_reserved_bytes, *replay.differences])
+    base = requests.tried("as recorded")
+    settings = {text: _on_top(own, text) for text in _SETTINGS}
+    trials = [requests.tried(text, options) for text, options in settings.items() if options != own]
+    kept = mended = None
+    if device.give_backs["empty_cache"]:
+        others = [event for event in requests.events if not isinstance(event, EmptyCache)]
+        kept = requests.tried("without empty_cache()", events=others)
+    if ends:
+        earlier = _freed_earlier(requests.events, ends)
+        mended = requests.tried("what each step leaves, freed at its end", events=earlier)
+    more = (trial for trial in (kept, mended) if trial)
+    return WhatIf(recorded, replay, base, (*trials, *more), requests.begins_empty, kept, mended)
+
+
+class _Requests:
     """The requests of a history, to be tried."""
 
     def __init__(self, snapshot: Snapshot, limit_bytes: int | None) -> None:
@@ -108,18 +113,7 @@ class Requests:
         if limit_bytes is not None and self.replay.run.out_of_memory is None:  # something else stood in the way
             self.limit, self.replay = None, snapshot.replay()
         self.begins_empty = snapshot.start.reserved_bytes > _EARLIER_SHARE * self.replay.run.peak_reserved_bytes
-        self._failing: set[Hashable] = set()  # the names of requests that failed
-        number = 0
-        for entry in snapshot.entries:
-            if entry.action in ("alloc", "oom"):
-                number += 1
-                if entry.action == "oom":
-                    self._failing.add(number)
-
-    @cached_property
-    def events(self) -> list[Event]:
-        """All that happens in a try."""
-        return list(self._events())
+        self.events = list(self._events())
 
     def _events(self) -> Iterator[Event]:
         """What happened, and before that what was in use at the beginning, where a try begins empty."""
@@ -129,72 +123,29 @@ class Requests:
                     yield Allocate(block.id, block.requested_bytes, segment.stream)
                     if block.state == "awaiting free":
                         yield Free(block.id, completes=False)
+        asked = (entry.action for entry in self.snapshot.entries if entry.action in ("alloc", "oom"))
+        failing = {number for number, action in enumerate(asked, 1) if action == "oom"}  # by their names
         for event in self.replay.run.events:
-            failing = isinstance(event, Allocate | Free) and event.id in self._failing
-            if not failing or isinstance(event, Allocate):
+            fails = isinstance(event, Allocate | Free) and event.id in failing
+            if not fails or isinstance(event, Allocate):
                 yield event
-            if failing and isinstance(event, Allocate):
+            if fails and isinstance(event, Allocate):
                 yield Free(event.id)  # nobody holds what was not given
 
-    def tried(
-        self,
-        name: str,
-        options: AllocatorOptions | str | None = None,
-        events: Callable[[Iterator[Event]], Iterator[Event]] = iter,
-        cap_bytes: int | None = None,
-        is_setting: bool = False,
-    ) -> Trial:
-        """Let them happen.
-
-        Args:
-            name: of the trial.
-            options: by default the recorded ones.
-            events: makes other requests of the recorded ones.
-            cap_bytes: how much may be taken from the device.
-            is_setting: whether the name is a value of ``PYTORCH_ALLOC_CONF``.
-        """
-        chosen = self.snapshot.options if options is None else options_of(options)
-        allocator = Allocator(chosen, cap_bytes, self.limit, self.replay.ties)
+    def tried(self, name: str, options: AllocatorOptions | None = None, events: Iterable[Event] | None = None) -> Trial:
+        """Let them happen, under other options or with other events."""
+        allocator = Allocator(options or self.snapshot.options, None, self.limit, self.replay.run.begin.ties)
         if not self.begins_empty:
             allocator.begin(self.snapshot.start, self.snapshot.beyond)
-        peak, met = allocator.reserved, True
-        for event in events(iter(self.events)):  # without the curves that run_events writes down
+        peak, in_use, met = allocator.reserved, allocator.allocated, True
+        for event in self.events if events is None else events:  # without the curves that run_events writes down
             level = allocator.reserved
             met &= allocator.apply(event)
+            in_use = max(in_use, allocator.allocated)
             for operation in allocator.operations:
                 level += operation.change_bytes
                 peak = max(peak, level)
-        return Trial(name, peak, allocator.device_allocs, not met, is_setting)
-
-
-def what_if(requests: Requests, advance: Callable[[], object] = lambda: None) -> WhatIf:
-    """Try the settings that people reach for.
-
-    Args:
-        requests: of a history.
-        advance: is called after each try.
-    """
-    recorded = requests.replay.run.peak_reserved_bytes
-    peak = max([recorded, *(difference.recorded_reserved_bytes for difference in requests.replay.differences)])
-    own, trials = requests.snapshot.options, []
-    base = requests.tried("as recorded")
-    advance()
-    long = len(requests.snapshot.entries) >= _LONG
-    for text in ("expandable_segments:False", *(_FEWER if long else _OPTIONS)):
-        if (options := _on_top(own, text)) != own:
-            trials.append(requests.tried(text, options, is_setting=True))
-        advance()
-    if requests.limit is None:
-        collects, most = _on_top(own, _COLLECTS), base.reserved_bytes
-        if not long:
-            trials.append(requests.tried(f"{_COLLECTS}, limited to the peak", collects, cap_bytes=most))
-        trials.append(requests.tried(f"limited to {100 * _TIGHTER:.0f}% of the peak", cap_bytes=int(_TIGHTER * most)))
-    trials.append(requests.tried("sizes padded to powers of two", events=_padded))
-    advance()
-    if any(isinstance(event, EmptyCache) for event in requests.replay.run.events):
-        kept = requests.tried("without giving cached memory back", events=_kept)
-        trials.append(replace(kept, keeps_cache=True))
-    return WhatIf(peak, requests.replay, base, tuple(trials), requests.limit, requests.begins_empty)
+        return Trial(name, peak, in_use, allocator.device_allocs, not met, options is not None)
 
 
 def _on_top(own: AllocatorOptions, text: str) -> AllocatorOptions:
@@ -206,30 +157,8 @@ def _on_top(own: AllocatorOptions, text: str) -> AllocatorOptions:
         return own
 
 
-def _padded(events: Iterator[Event]) -> Iterator[Event]:
-    """Each large request rounded up to a power of two, as inputs are that are padded to a few lengths."""
+def _freed_earlier(events: Iterable[Event], ends: Mapping[Hashable, Sequence[Hashable]]) -> Iterator[Event]:
     for event in events:
-        if isinstance(event, Allocate) and event.bytes > _PADDED_FROM:
-            yield event._replace(bytes=1 << (event.bytes - 1).bit_length())
-        else:
-            yield event
-
-
-def _kept(events: Iterator[Event]) -> Iterator[Event]:
-    return (event for event in events if not isinstance(event, EmptyCache))
-
-
-def freed_earlier(ends: Mapping[Hashable, Sequence[Hashable]]) -> Callable[[Iterator[Event]], Iterator[Event]]:
-    """Requests whose blocks are freed before others are asked for.
-
-    Args:
-        ends: of a request the names of the blocks that are freed before it.
-    """
-
-    def changed(events: Iterator[Event]) -> Iterator[Event]:
-        for event in events:
-            if isinstance(event, Allocate):
-                yield from map(Free, ends.get(event.id, ()))
-            yield event
-
-    return changed
+        if isinstance(event, Allocate):
+            yield from map(Free, ends.get(event.id, ()))
+        yield event

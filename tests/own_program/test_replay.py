@@ -1,18 +1,13 @@
-"""Memory snapshots: PyTorch's allocator is simulated to the byte wherever a history begins, and files are read."""
+"""Memory snapshots: PyTorch's allocator is simulated to the byte wherever a history begins."""
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import pickle
-import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
+from course_utils.memory.allocator import EmptyCache
 from own_program.snapshots.replay import load_snapshot
 from tests.memory.test_allocator import TRACES, check_state
 
@@ -30,10 +25,10 @@ def test_recorded_memory_is_simulated_to_the_byte(path: Path) -> None:
     assert snapshot.start.segments == ()
     ties = "oldest" if origin["torch"].startswith("2.13") else "lowest"
     replay = snapshot.replay(cap_bytes=origin["cap_bytes"], device_bytes=origin["device_bytes"], ties=ties)
-    assert replay.agrees, replay.differences[0]
+    assert replay.agrees
     assert replay.moved == 0
     assert replay.same_end
-    assert replay.blocks > 40
+    assert len(replay.run) > 80
     assert replay.run.reserved_bytes[-1] == snapshot.end.reserved_bytes
     check_state(replay.run, len(replay.run))
 
@@ -51,7 +46,7 @@ def test_a_history_may_begin_anywhere(path: Path) -> None:
         if path.stem.startswith(unknown):
             differs += not replay.agrees
         else:
-            assert replay.agrees, (cut, replay.differences[0])
+            assert replay.agrees, cut
             assert replay.same_end, cut
         used = [block for segment in snapshot.start.segments for block in segment.blocks if block.state != "free"]
         assert len({block.id for block in used}) == len(used)
@@ -74,17 +69,7 @@ def test_wrong_options_are_found_out() -> None:
     for options in ("expandable_segments:True", "roundup_power2_divisions:2", "large_segment_size_mb:32"):
         replay = load_snapshot(path).replay(options)
         assert not replay.agrees
-        assert replay.differences[0].recorded != replay.differences[0].simulated
-        assert "Reserved memory differs at" in repr(replay)
         replay.run.state(len(replay.run))
-
-
-def test_memory_given_back_without_a_reason_is_said() -> None:
-    recorded = json.loads((TRACES / "cap-2.13.0.json").read_text())
-    # Without the cap nothing explains why memory was given back before it was taken again.
-    replay = load_snapshot(recorded).replay()
-    assert replay.unexplained > load_snapshot(recorded).replay(cap_bytes=recorded["made_with"]["cap_bytes"]).unexplained
-    assert "taken over from the record" in repr(replay)
 
 
 @pytest.mark.parametrize("kind", ["empty_cache", "completed"])
@@ -94,46 +79,30 @@ def test_memory_given_back_for_two_reasons_is_told_apart(kind: str) -> None:
     Recorded from PyTorch 2.13.0 over the stand-in: a cap of 200 MiB, and garbage_collection_threshold:0.4. Alone, the
     last request would collect the older of two cached segments.
     """
-    entries: list[tuple[str, int, int]] = []
-
-    def takes(address: int, size: int) -> None:
-        entries.extend((("segment_alloc", address, size), ("alloc", address, size)))
-
-    takes(100, 20)
-    takes(200, 30)
-    entries.append(("free_requested", 100, 20))
-    if kind == "empty_cache":
-        entries.append(("free_completed", 100, 20))
-    takes(300, 40)
-    entries.extend((("free_requested", 200, 30), ("free_completed", 200, 30)))
-    if kind == "completed":  # another stream was done in the meantime, and the last request notices
-        entries.append(("free_completed", 100, 20))
-    entries.extend((("segment_free", 100, 20), ("segment_free", 200, 30)))
-    takes(400, 50)
-    snapshot = {
-        "segments": [
-            {
-                "address": address * MIB,
-                "total_size": size * MIB,
-                "stream": 0,
-                "segment_type": "large",
-                "blocks": [{"size": size * MIB, "requested_size": size * MIB, "state": "active_allocated"}],
-            }
-            for address, size in ((300, 40), (400, 50))
-        ],
-        "device_traces": [
-            [{"action": what, "addr": at * MIB, "size": size * MIB, "stream": 0} for what, at, size in entries]
-        ],
-        "allocator_settings": {"PYTORCH_CUDA_ALLOC_CONF": "garbage_collection_threshold:0.4"},
-    }
+    done = [("free_completed", 100, 20)]  # where another stream was done in the meantime, the last request notices
+    entries = [
+        *(("segment_alloc", 100, 20), ("alloc", 100, 20), ("segment_alloc", 200, 30), ("alloc", 200, 30)),
+        *(("free_requested", 100, 20), *(done if kind == "empty_cache" else ())),
+        *(("segment_alloc", 300, 40), ("alloc", 300, 40), ("free_requested", 200, 30), ("free_completed", 200, 30)),
+        *(*(done if kind == "completed" else ()), ("segment_free", 100, 20), ("segment_free", 200, 30)),
+        *(("segment_alloc", 400, 50), ("alloc", 400, 50)),
+    ]
+    segments = [
+        {"address": address * MIB, "total_size": size * MIB, "segment_type": "large"}
+        | {"blocks": [{"size": size * MIB, "state": "active_allocated"}]}
+        for address, size in ((300, 40), (400, 50))
+    ]
+    trace = [{"action": what, "addr": at * MIB, "size": size * MIB} for what, at, size in entries]
+    settings = {"PYTORCH_CUDA_ALLOC_CONF": "garbage_collection_threshold:0.4"}
+    snapshot = {"segments": segments, "device_traces": [trace], "allocator_settings": settings}
     replay = load_snapshot(snapshot).replay(cap_bytes=200 * MIB, device_bytes=400 * MIB)
-    assert replay.agrees, replay.differences
+    assert replay.agrees
     assert replay.same_end
     assert replay.moved == 0
-    assert replay.unexplained == (kind == "empty_cache")
+    assert (EmptyCache() in replay.run.events) == (kind == "empty_cache")
 
 
-# Files
+# Snapshots that make no sense
 
 
 @pytest.fixture
@@ -141,67 +110,18 @@ def recorded() -> dict:
     return json.loads((TRACES / "default-2.13.0.json").read_text())
 
 
-def test_a_pickle_is_read_as_the_same_in_json(tmp_path: Path, recorded: dict) -> None:
-    recorded["device_traces"][0][0]["frames"] = [{"filename": "a\nb.py", "line": 2**70, "name": "é" * 300}]
-    path = tmp_path / "snapshot.pickle"
-    path.write_bytes(pickle.dumps(recorded))
-    assert load_snapshot(path).entries == load_snapshot(TRACES / "default-2.13.0.json").entries
-
-
-class _Hostile:
-    def __reduce__(self):
-        return os.mkdir, ("hostile",)
-
-
-def test_a_pickle_that_would_run_code_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    path = tmp_path / "snapshot.pickle"
-    path.write_bytes(pickle.dumps({"segments": [_Hostile()]}))
-    with pytest.raises(ValueError, match=r"would load \w+\.mkdir, .* do not load this file"):
-        load_snapshot(path)
-    assert not (tmp_path / "hostile").exists()
-
-
-def test_a_cut_off_file_is_said_to_be_none(tmp_path: Path, recorded: dict) -> None:
-    path = tmp_path / "snapshot.pickle"
-    for data in (pickle.dumps(recorded), json.dumps(recorded).encode()):
-        for end in (0, len(data) // 2):
-            path.write_bytes(data[:end])
-            with pytest.raises(ValueError, match="is no snapshot that can be read"):
-                load_snapshot(path)
-
-
-@settings(max_examples=50, deadline=None)
-@given(st.data())
-def test_a_damaged_file_gives_a_value_error_or_a_snapshot(data) -> None:
-    content = bytearray(pickle.dumps(json.loads((TRACES / "default_small-2.13.0.json").read_text())))
-    for _ in range(data.draw(st.integers(1, 4))):
-        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "snapshot.pickle"
-        path.write_bytes(content)
-        with contextlib.suppress(ValueError):
-            assert load_snapshot(path).entries is not None
-
-
 def changed(recorded: dict, what: str) -> dict:
     trace, segments = recorded["device_traces"][0], recorded["segments"]
-    if what == "action":
-        trace[3]["action"] = "teleport"
-    elif what == "size":
-        del trace[3]["size"]
-    elif what == "pool":
-        trace[3]["pool_id"] = (0, 1)
-    elif what == "blocks":
+    if what == "blocks":
         segments[0]["blocks"][0]["size"] += 512
-    elif what == "two devices":
-        recorded["device_traces"].append(trace)
     elif what == "left out":
         del trace[len(trace) // 2 :]
     elif what == "inside":
         blocks = [block for segment in segments for block in segment["blocks"] if block["state"] != "inactive"]
         held = max(blocks, key=lambda block: block["size"])
         trace.append({"action": "free_completed", "addr": held["address"] + 512, "size": 512, "stream": 0})
+    elif what == "left out by kind":
+        recorded["device_traces"][0] = [entry for entry in trace if entry["action"] != "free_completed"]
     elif what == "option":
         recorded["allocator_settings"]["PYTORCH_CUDA_ALLOC_CONF"] = "backend:cudaMallocAsync"
     return recorded
@@ -210,12 +130,9 @@ def changed(recorded: dict, what: str) -> dict:
 @pytest.mark.parametrize(
     ("what", "message"),
     [
-        ("action", "trace entry 3 has an unknown action 'teleport'"),
-        ("size", "no snapshot, or a damaged one: KeyError: 'size'"),
-        ("pool", r"trace entry 3 belongs to a private pool"),
         ("blocks", "the blocks of segment 0 do not fill it"),
-        ("two devices", r"histories of the devices \[0, 1\]: choose one with device="),
         ("left out", "the history and the segments contradict each other at trace entry"),
+        ("left out by kind", "Was something left out with skip_actions?"),
         ("inside", r"contradict each other at trace entry \d+ \(free_completed\)"),
         ("option", "backend:cudaMallocAsync is not simulated"),
     ],
@@ -225,21 +142,6 @@ def test_what_is_wrong_with_a_snapshot_is_said(recorded: dict, what: str, messag
         load_snapshot(changed(recorded, what))
 
 
-def test_an_option_of_a_later_pytorch_is_left_out_and_said(recorded: dict) -> None:
+def test_an_option_of_a_later_pytorch_is_left_out(recorded: dict) -> None:
     recorded["allocator_settings"]["PYTORCH_CUDA_ALLOC_CONF"] = "newest:[1:2,3:4],large_segment_size_mb:32"
-    snapshot = load_snapshot(recorded)
-    assert snapshot.options.large_segment_bytes == 32 * MIB
-    assert "option 'newest' is not known here" in snapshot.notes[0]
-
-
-def test_frees_that_were_not_recorded_in_full_still_count(recorded: dict) -> None:
-    trace = recorded["device_traces"][0]
-    whole = load_snapshot(recorded).replay()
-    short = [entry for entry in trace if entry["action"] != "free_requested"]
-    replay = load_snapshot({**recorded, "device_traces": [short]}).replay()
-    assert replay.agrees
-    assert whole.agrees
-    assert replay.run.reserved_bytes == whole.run.reserved_bytes
-    short = [entry for entry in trace if entry["action"] != "free_completed"]
-    with pytest.raises(ValueError, match="skip_actions"):
-        load_snapshot({**recorded, "device_traces": [short]})
+    assert load_snapshot(recorded).options.large_segment_bytes == 32 * MIB

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gzip
+import io
 import json
 import os
 import pickle
 import re
 import subprocess
 import sys
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +21,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from course_utils.lessons.memory_snapshots.stand_in import memory_history
-from course_utils.memory.allocator import Allocate, Allocator, AllocatorOptions, EmptyCache, Event, Free
-from own_program.snapshots.replay import Snapshot
-from own_program.snapshots.report import SnapshotError, SnapshotReport, read_snapshot
+from course_utils.memory.allocator import Allocate, Allocator, AllocatorOptions, BlockState, EmptyCache, Event, Free
+from own_program.snapshots.report import DeviceReport, SnapshotError, SnapshotReport, read_snapshot
 from own_program.snapshots.stacks import read_stack
 from tests.memory.test_allocator import TRACES
 
@@ -52,25 +54,19 @@ class Recorded:
         self.allocator._next_address = base
         self.options, self.entries, self.frames, self.time_us = options, [], {}, 0
 
-    def _happens(self, event: Event, size: int, stack: list[dict[str, Any]]) -> int:
+    def _happens(self, event: Event, size: int, stack: list[dict[str, Any]]) -> None:
         self.time_us += 1000
-        more = {"stream": 0, "time_us": self.time_us, "frames": stack}
-        address = self.allocator.live[event.id].address if isinstance(event, Free) else 0
+        live = self.allocator.live
+        address = live[event.id].address if isinstance(event, Free) else 0
         met = self.allocator.apply(event)
-        self.entries += [
-            {"action": call.action, "addr": call.address, "size": call.bytes} | more
-            for call in self.allocator.operations
-        ]
+        happened = list(self.allocator.operations)
         if isinstance(event, Free):
-            actions = ("free_requested", "free_completed")
-            self.entries += [{"action": action, "addr": address, "size": size} | more for action in actions]
-        elif isinstance(event, Allocate) and met:
-            address = self.allocator.live[event.id].address
-            self.entries.append({"action": "alloc", "addr": address, "size": size} | more)
+            happened += [(action, address, size) for action in ("free_requested", "free_completed")]
         elif isinstance(event, Allocate):
-            free = self.allocator.device - self.allocator.reserved
-            self.entries.append({"action": "oom", "size": size, "device_free": free} | more)
-        return address
+            happened.append(("alloc", live[event.id].address, size) if met else ("oom", 0, size))
+        more = {"stream": 0, "time_us": self.time_us, "frames": stack}
+        more |= {} if met else {"device_free": self.allocator.device - self.allocator.reserved}
+        self.entries += [{"action": action, "addr": at, "size": count} | more for action, at, count in happened]
 
     def take(self, name: str, size: int, stack: list[dict[str, Any]] | None = None) -> None:
         self.frames[name] = stack or []
@@ -81,38 +77,31 @@ class Recorded:
             self._happens(Free(name), self.allocator.live[name].requested, [])
 
     def empty_cache(self) -> None:
-        self._happens(
-            EmptyCache(), 0, frames((MODULE[0].replace("nn/modules/module", "cuda/memory"), 5, "empty_cache"))
-        )
+        memory = MODULE[0].replace("nn/modules/module", "cuda/memory")
+        self._happens(EmptyCache(), 0, frames((memory, 5, "empty_cache")))
 
     def snapshot(self, device: int = 0, since: int = 0, pool: tuple[int, int] = (0, 0)) -> dict[str, Any]:
         segments = [
-            {
-                "device": device,
-                "address": segment.address,
-                "total_size": segment.bytes,
-                "stream": 0,
-                "segment_type": segment.pool,
-                "segment_pool_id": pool,
-                "is_expandable": segment.expandable,
-                "blocks": [
-                    {"size": b.bytes, "requested_size": b.requested_bytes, "state": STATES[b.state]}
-                    | {"frames": self.frames.get(b.id, [])}
-                    for b in segment.blocks
-                ],
-            }
-            for segment in self.allocator.state().segments
+            {"device": device, "address": each.address, "total_size": each.bytes, "stream": 0}
+            | {"segment_type": each.pool, "segment_pool_id": pool, "is_expandable": each.expandable}
+            | {"blocks": [self._block(block) for block in each.blocks]}
+            for each in self.allocator.state().segments
         ]
         traces = [*([[]] * device), self.entries[since:]]
-        return {
-            "segments": segments,
-            "device_traces": traces,
-            "allocator_settings": {"PYTORCH_CUDA_ALLOC_CONF": self.options},
-        }
+        settings = {"PYTORCH_CUDA_ALLOC_CONF": self.options}
+        return {"segments": segments, "device_traces": traces, "allocator_settings": settings}
+
+    def _block(self, block: BlockState) -> dict[str, Any]:
+        known = {"size": block.bytes, "requested_size": block.requested_bytes, "state": STATES[block.state]}
+        return known | {"frames": self.frames.get(block.id, [])}
 
 
 def text(report: SnapshotReport) -> str:
     return " ".join(repr(report).split())
+
+
+def device_of(program: Recorded, since: int = 0) -> DeviceReport:
+    return read_snapshot(program.snapshot(since=since)).devices[0]
 
 
 def training(steps: int, leak: bool = False, setup_bytes: int = 0) -> Recorded:
@@ -136,6 +125,17 @@ def training(steps: int, leak: bool = False, setup_bytes: int = 0) -> Recorded:
     return program
 
 
+def steps(count: int, asks: Callable[[Recorded, int], object], program: Recorded | None = None) -> Recorded:
+    """Steps that train, with what each of them asks for besides."""
+    program = program or Recorded()
+    for step in range(count):
+        program.take(f"kept {step}", (30 + step % 7) * MIB, FORWARD)
+        asks(program, step)
+        program.take(f"gradient {step}", 12 * MIB, BACKWARD)
+        program.give(f"kept {step}", f"gradient {step}")
+    return program
+
+
 # What held the peak
 
 
@@ -144,7 +144,7 @@ def test_a_healthy_training_has_no_plan_and_its_peak_is_told_by_line_and_kind() 
     device = report.devices[0]
     # The state is there from the first step on; the peak is the last layer's backward pass of a later one.
     assert device.peak_allocated_bytes == (36 + 4 + 90 + 12) * MIB
-    assert [(holder.kind, holder.bytes, holder.blocks) for holder in device.holders] == [
+    assert [(holder.stack.kind, holder.bytes, holder.blocks) for holder in device.holders] == [
         ("forward", 90 * MIB, 3),
         ("optimizer", 36 * MIB, 1),
         ("backward", 12 * MIB, 1),
@@ -156,14 +156,7 @@ def test_a_healthy_training_has_no_plan_and_its_peak_is_told_by_line_and_kind() 
     assert "nothing stands out" in report.card().words
     assert device.tries.error == 0
     assert "reproduced to the byte" in text(report)
-    assert "forward 63%" in text(report)
-
-
-def test_what_is_next_to_nothing_is_not_named_by_its_share() -> None:
-    program = Recorded()
-    program.take("weights", 100 * MIB, frames((MODULE[0], 900, "_apply"), train(3)))
-    program.take("counter", 8, INPUT)
-    assert "By what it is for: weights 100%." in text(read_snapshot(program.snapshot()))
+    assert "By what it is for: forward 63%, optimizer 25%, backward 8.5%, other 2.8%." in text(report)
 
 
 @pytest.mark.parametrize("path", sorted(TRACES.glob("*-2.13.0.json")), ids=lambda path: path.stem)
@@ -182,15 +175,24 @@ def test_what_is_reserved_and_not_in_use_is_counted_while_the_most_is_reserved()
     program.take("first", 100 * MIB)
     program.give("first")
     program.take("second", 120 * MIB)  # too large for what is cached
-    device = read_snapshot(program.snapshot()).devices[0]
+    device = device_of(program)
     assert device.peak_reserved_bytes == 220 * MIB
     assert device.lost_bytes == 100 * MIB
     # A recording that begins afterwards finds the peak before it.
     begun = len(program.entries)
     program.give("second")
-    late = read_snapshot(program.snapshot(since=begun)).devices[0]
+    for _ in range(5):
+        program.take("third", 2 * MIB)
+        program.give("third")
+    report = read_snapshot(program.snapshot(since=begun))
+    late = report.devices[0]
     assert (late.peak_reserved_bytes, late.lost_bytes) == (220 * MIB, 100 * MIB)
-    assert late.holders[0].kind == "from before the recording"
+    assert late.holders[0].stack.kind == "from before the recording"
+    # Begun empty, any try needs less; that says nothing of a setting.
+    assert "220 MiB reserved, all of it from before the recording: nothing stands out" in text(report)
+    assert "that cache is older than the recording, and how it came about is not in the file" in text(report)
+    assert "no setting" not in text(report)
+    assert late.tries.saving(late.tries.best) == 0
 
 
 def test_a_backward_pass_is_told_from_its_frames_and_no_other() -> None:
@@ -207,13 +209,18 @@ def test_a_backward_pass_is_told_from_its_frames_and_no_other() -> None:
 # Other settings
 
 
-def fragmenting(sizes: int = 20) -> Recorded:
-    """Each request is a little larger than the one before, which was freed: without pages that grow, none fits."""
-    program = Recorded()
-    for number in range(sizes):
-        program.take(f"growing {number}", (100 + 4 * number) * MIB, INPUT)
-        program.give(f"growing {number}")
+def one_by_one(sizes: Iterable[int], options: str = "") -> Recorded:
+    """Tensors of so many MiB, each freed before the next one is asked for."""
+    program = Recorded(options)
+    for number, size in enumerate(sizes):
+        program.take(f"part {number}", size * MIB, INPUT)
+        program.give(f"part {number}")
     return program
+
+
+def fragmenting() -> Recorded:
+    """Each request is a little larger than the one before: without pages that grow, none fits."""
+    return one_by_one(range(100, 180, 4))
 
 
 def test_a_setting_that_needs_less_is_advised_with_what_it_saves() -> None:
@@ -231,54 +238,31 @@ def test_a_setting_that_needs_less_is_advised_with_what_it_saves() -> None:
 
 
 def test_what_a_segment_or_two_make_is_no_advice() -> None:
-    program = Recorded()
-    for size in (30, 34):
-        program.take(f"part {size}", size * MIB, INPUT)
-        program.give(f"part {size}")
-    device = read_snapshot(program.snapshot()).devices[0]
-    assert device.peak_reserved_bytes == 64 * MIB
-    assert min(trial.reserved_bytes for trial in device.tries.trials if trial.is_setting) == 40 * MIB
-    assert device.plan == ()
+    program = one_by_one((30, 34))
+    assert device_of(program).peak_reserved_bytes == 64 * MIB
+    assert device_of(program).plan == ()
+    assert "the best setting that was tried gets 24.0 MiB of it back" in text(read_snapshot(program.snapshot()))
 
 
 def test_expandable_segments_come_before_a_setting_that_suits_the_recording_alone() -> None:
-    program = Recorded()
-    for number in range(8):
-        program.take(f"part {number}", (130 + 2 * number) * MIB, INPUT)  # rounded to 144 MiB they are all the same
-        program.give(f"part {number}")
-    device = read_snapshot(program.snapshot()).devices[0]
-    pages, rounded = (
-        next(trial.reserved_bytes for trial in device.tries.trials if trial.name == name)
-        for name in ("expandable_segments:True", "roundup_power2_divisions:8")
-    )
-    assert rounded <= pages
-    (advice,) = device.plan
+    (advice,) = device_of(one_by_one(range(130, 146, 2))).plan  # rounded to 144 MiB they are all the same
     assert advice.change == "set PYTORCH_ALLOC_CONF=expandable_segments:True"
     assert "Before PyTorch 2.10 the variable is PYTORCH_CUDA_ALLOC_CONF" in advice.because
 
 
 def test_settings_that_are_not_recorded_show_in_the_history() -> None:
-    program = Recorded("expandable_segments:True")
-    for number in range(5):
-        program.take(f"part {number}", 30 * MIB, INPUT)
-        program.give(f"part {number}")
-    value = program.snapshot()
+    value = one_by_one([30] * 5, "expandable_segments:True").snapshot()
     del value["allocator_settings"]
     report = read_snapshot(value)
-    assert report.devices[0].tries.replay.agrees
+    tries = report.devices[0].tries
+    assert tries.replay.agrees
     assert "options: expandable_segments:True" in text(report)
+    # It stays beside the others: rounded to 32 MiB, in pages of 20 MiB.
+    reserved = {trial.name: trial.reserved_bytes for trial in tries.trials}
+    assert (reserved["expandable_segments:False"], reserved["roundup_power2_divisions:4"]) == (30 * MIB, 40 * MIB)
     value = training(2).snapshot()
     del value["allocator_settings"]
     assert "options: defaults (not recorded, assumed)" in text(read_snapshot(value))
-
-
-def test_an_option_that_is_set_already_stays_beside_the_others() -> None:
-    program = Recorded("expandable_segments:True")
-    program.take("only", 100 * MIB)
-    tries = read_snapshot(program.snapshot()).devices[0].tries
-    assert {trial.name for trial in tries.trials} >= {"expandable_segments:False", "roundup_power2_divisions:4"}
-    rounded = next(trial for trial in tries.trials if trial.name == "roundup_power2_divisions:4")
-    assert rounded.reserved_bytes == 120 * MIB  # to 112, in pages of 20 MiB
 
 
 def test_emptying_the_cache_again_and_again_is_counted_and_tried_without() -> None:
@@ -289,19 +273,41 @@ def test_emptying_the_cache_again_and_again_is_counted_and_tried_without() -> No
         program.empty_cache()
     report = read_snapshot(program.snapshot())
     assert report.devices[0].device.give_backs == {"empty_cache": 50}
-    assert next(trial for trial in report.devices[0].tries.trials if trial.keeps_cache).device_allocs == 1
+    assert report.devices[0].tries.kept.device_allocs == 1
     (advice,) = report.devices[0].plan
     assert advice.change == "leave out torch.cuda.empty_cache()"
     assert advice.saves == pytest.approx(1 - 1 / 50)
+    assert "The recording is short" in advice.because
 
 
-def test_memory_that_was_there_before_is_asked_for_first_and_the_error_said() -> None:
-    program = fragmenting()
-    report = read_snapshot(program.snapshot(since=len(program.entries) - 3))
-    tries = report.devices[0].tries
-    assert tries.error > 0.5  # nothing tells how the cached memory came about
-    assert report.devices[0].plan == ()
-    assert "off by" in text(report)
+def test_emptying_a_cache_that_is_not_used_again_or_once_is_no_advice() -> None:
+    program = Recorded()
+    for number in range(40):
+        program.take(f"kept {number}", 30 * MIB, INPUT)
+        program.empty_cache()  # nothing is cached, so nothing is given back
+    program.take("once", 90 * MIB, INPUT)
+    program.give("once")
+    begun = len(program.entries)
+    program.empty_cache()
+    for number in range(20):
+        program.take(f"more {number}", 30 * MIB, INPUT)
+    for since in (0, begun):
+        device = device_of(program, since)
+        assert device.device.give_backs["empty_cache"] == 1
+        assert device.plan == ()
+
+
+@pytest.mark.parametrize("asks", [0, 1, 10])
+def test_a_history_in_which_next_to_nothing_happened_is_none(asks: int) -> None:
+    program = training(3)
+    begun = len(program.entries)
+    for number in range(asks):
+        program.take(f"more {number}", MIB // 2, INPUT)
+    program.give("state")
+    report = read_snapshot(program.snapshot(since=begun))
+    assert (report.devices[0].tries is None) == (asks < 10)
+    assert (f"its history of {asks * 2 + 2} entries is too short to tell a peak" in text(report)) == (asks < 10)
+    assert ("held up to" in text(report)) == (asks == 10)
 
 
 # Steps that leave something behind
@@ -315,49 +321,82 @@ def test_what_each_step_leaves_is_found_and_freed_in_a_simulation() -> None:
     advice = next(each for each in leaking.plan if each.lesson == "memory_snapshots")
     assert "train.py:25 main" in advice.change
     assert advice.known == "about"
-    saved = 1 - leaking.mended.reserved_bytes / leaking.peak_reserved_bytes
+    saved = 1 - leaking.tries.mended.reserved_bytes / leaking.peak_reserved_bytes
     assert advice.saves == pytest.approx(saved)
     # All but what the first and the last round leave goes; segments are of whole multiples of 2 MiB.
-    assert leaking.peak_reserved_bytes - leaking.mended.reserved_bytes >= 6 * 20 * MIB
+    assert leaking.peak_reserved_bytes - leaking.tries.mended.reserved_bytes >= 6 * 20 * MIB
 
 
-def test_layers_of_one_forward_pass_are_no_steps() -> None:
+OUTPUT = frames(("/home/me/net.py", 8, "forward"), MODULE, train(20))
+
+
+@pytest.mark.parametrize("kind", ["own line", "no own line", "every second"])
+def test_a_leak_comes_first_whatever_its_sizes_and_wherever_its_loop_is(kind: str) -> None:
+    def leaks(program: Recorded, step: int) -> None:
+        if kind == "own line":
+            program.take("batch", 4 * MIB, INPUT)
+            program.give("batch")
+        program.take(f"output {step}", (20 + step % 5) * MIB, OUTPUT)
+        if kind == "every second" and step % 2:
+            program.give(f"output {step}")
+
+    plan = device_of(steps(20, leaks, fragmenting())).plan  # in which a setting saves much as well
+    assert plan[0].change == "free what each step keeps from net.py:8 forward, or move it to the CPU"
+    assert plan[0].saves > 0.05
+    assert len(plan) == 2
+
+
+@pytest.mark.parametrize("kind", ["warms up", "is cleared", "is set up"])
+def test_what_is_filled_once_or_cleared_is_no_leak(kind: str) -> None:
+    def fills(program: Recorded, step: int) -> None:
+        program.take(f"batch {step}", 4 * MIB, INPUT)
+        program.give(f"batch {step}")
+        if kind == "is cleared" or step < 12:
+            program.take(f"output {step}", 10 * MIB, OUTPUT)
+        if kind == "is cleared" and step == 7:
+            program.give(*(f"output {each}" for each in range(8)))
+        if kind == "is set up" and step % 5 == 4:  # more of the model is trained
+            program.take(f"state {step}", 20 * MIB, STATE)
+
+    assert device_of(steps(30, fills)).growth is None
+
+
+MOVED = frames((MODULE[0], 900, "_apply"), train(3))
+INSIDE = frames(("/me/net.py", 9, "forward"), MODULE, MODULE, train(20))
+LATER = [frames(train(line)) for line in (21, 22)]
+
+
+@pytest.mark.parametrize(
+    ("asks", "frees"),
+    [
+        ([("layer", FORWARD), ("inside", INSIDE)], ()),  # called one by one from the program, each keeps its result
+        ([("layer", FORWARD), ("kept", LATER[0]), ("next", LATER[1])], ("layer",)),  # with gradients to come
+        ([("weights", MOVED), ("inside", FORWARD), ("packed", LATER[0])], ("weights", "inside")),
+        ([("read", LATER[0]), ("weight", MOVED)], ("read",)),  # weights that are loaded one by one
+    ],
+)
+def test_layers_are_no_steps(asks: list[tuple[str, list[dict[str, Any]]]], frees: tuple[str, ...]) -> None:
     program = Recorded()
-    for number in range(40):  # called one by one from the program, each keeps its result
-        program.take(f"layer {number}", 30 * MIB, FORWARD)
-        program.take(f"inside {number}", 10 * MIB, frames(("/me/net.py", 9, "forward"), MODULE, MODULE, train(20)))
-    device = read_snapshot(program.snapshot()).devices[0]
-    assert device.growth is None
-    assert device.plan == ()
+    for number in range(20):
+        for name, stack in asks:
+            program.take(f"{name} {number}", 20 * MIB, stack)
+        program.give(*(f"{name} {number}" for name in frees))
+    assert device_of(program).growth is None
+    assert not any("torch" in advice.change for advice in device_of(program).plan)
 
 
 def test_what_an_evaluation_now_and_then_leaves_is_found() -> None:
-    program = Recorded()
-    for step in range(24):
+    def asks(program: Recorded, step: int) -> None:
         program.take(f"batch {step}", 4 * MIB, INPUT)
-        program.take(f"kept {step}", 30 * MIB, FORWARD)
-        program.take(f"gradient {step}", 12 * MIB, BACKWARD)
-        program.give(f"kept {step}", f"batch {step}", f"gradient {step}")
+        program.give(f"batch {step}")
         if step % 4 == 3:
-            program.take(f"asked {step}", 4 * MIB, frames(train(50)))
+            program.take("asked", 4 * MIB, frames(train(50)))
             program.take(f"prediction {step}", 25 * MIB, frames(("/home/me/net.py", 7, "forward"), MODULE, train(51)))
-            program.give(f"asked {step}")
-    growth = read_snapshot(program.snapshot()).devices[0].growth
-    assert (growth.bytes_a_round, growth.rounds, growth.stack.caller.line) == (25 * MIB, 4, 51)
+            program.give("asked")
 
-
-def test_what_is_filled_and_then_stays_is_no_leak() -> None:
-    program = Recorded()
-    for step in range(30):
-        program.take(f"batch {step}", 4 * MIB, INPUT)
-        program.take(f"kept {step}", 30 * MIB, FORWARD)
-        program.take(f"gradient {step}", 12 * MIB, BACKWARD)
-        program.give(f"kept {step}", f"batch {step}", f"gradient {step}")
-        if step < 12:
-            program.take(f"buffer {step}", 20 * MIB, frames(train(30)))
-        if step % 5 == 4:  # more of the model is trained
-            program.take(f"state {step}", 20 * MIB, STATE)
-    assert read_snapshot(program.snapshot()).devices[0].growth is None
+    growth = device_of(steps(24, asks)).growth
+    assert growth.bytes_a_round == pytest.approx(25 * MIB, rel=0.05)
+    assert (growth.rounds, growth.stack.caller.line) == (4, 51)
 
 
 def test_a_leak_is_told_where_it_fits_into_memory_that_is_reserved_anyway() -> None:
@@ -367,39 +406,6 @@ def test_a_leak_is_told_where_it_fits_into_memory_that_is_reserved_anyway() -> N
     assert (advice.lesson, advice.saves) == ("memory_snapshots", None)
     assert "Each of 8 steps leaves 20.0 MiB" in advice.because
     assert len(re.findall("Each of 8 steps leaves", text(read_snapshot(training(10, leak=True).snapshot())))) == 1
-
-
-def test_layers_that_are_called_one_by_one_and_keep_most_are_no_steps() -> None:
-    program = Recorded()
-    for number in range(12):  # x = relu(layer(x)) * 2, with gradients to come
-        program.take(f"layer {number}", 20 * MIB, FORWARD)
-        program.take(f"kept {number}", 20 * MIB, frames(train(20)))
-        program.take(f"next {number}", 20 * MIB, frames(train(21)))
-        program.give(f"layer {number}")
-    device = read_snapshot(program.snapshot()).devices[0]
-    assert device.growth is None
-    assert device.plan == ()
-
-
-def test_a_pass_of_modules_whose_weights_come_one_by_one_has_no_steps() -> None:
-    program = Recorded()
-    for number in range(12):
-        program.take(f"weights {number}", 60 * MIB, frames((MODULE[0], 900, "_apply"), train(9)))
-        program.take(f"inside {number}", 60 * MIB, FORWARD)
-        program.give(f"inside {number}")
-        program.take(f"packed {number}", 16 * MIB, frames(train(15)))
-        program.give(f"weights {number}")
-    assert read_snapshot(program.snapshot()).devices[0].growth is None
-
-
-def test_weights_that_are_loaded_one_by_one_are_no_leak() -> None:
-    program = Recorded()
-    moved = frames((MODULE[0], 900, "_apply"), train(3))
-    for number in range(20):
-        program.take(f"read {number}", 10 * MIB, frames(train(2)))
-        program.take(f"weight {number}", 10 * MIB, moved)
-        program.give(f"read {number}")
-    assert read_snapshot(program.snapshot()).devices[0].growth is None
 
 
 @pytest.mark.parametrize("leaks", [False, True])
@@ -427,13 +433,14 @@ def test_a_real_program_on_the_cpu(tmp_path: Path, leaks: bool) -> None:
         assert any(advice.lesson == "memory_snapshots" for advice in report.devices[0].plan)
     else:
         assert report.devices[0].plan == ()
-        assert report.devices[0].holders[0].kind in ("forward", "no Python stack")
+        assert report.devices[0].holders[0].stack.kind in ("forward", "no Python stack")
 
 
 # Out of memory
 
 
-def test_a_request_that_failed_says_what_stood_in_its_way() -> None:
+@pytest.mark.parametrize("trains", [True, False])
+def test_a_request_that_failed_says_what_stood_in_its_way(trains: bool) -> None:
     program = Recorded(device_bytes=1000 * MIB)
     for number in range(12):
         program.take(f"kept {number}", 60 * MIB, FORWARD)
@@ -442,7 +449,8 @@ def test_a_request_that_failed_says_what_stood_in_its_way() -> None:
     for number in range(0, 12, 2):
         program.take(f"again {number}", 40 * MIB, FORWARD)  # 20 MiB are left of each
     program.take("large", 500 * MIB, FORWARD)
-    report = read_snapshot(program.snapshot())
+    noted = [{"name": "Optimizer.zero_grad#AdamW.zero_grad"}] if trains else []
+    report = read_snapshot(program.snapshot() | {"external_annotations": noted})
     failure = report.devices[0].device.failure
     assert failure.requested_bytes == 500 * MIB
     assert failure.reserved_bytes == 720 * MIB
@@ -450,13 +458,79 @@ def test_a_request_that_failed_says_what_stood_in_its_way() -> None:
     assert failure.allocated_bytes == 600 * MIB
     assert failure.largest_free_bytes == 20 * MIB
     words = text(report)
-    assert (
-        "GPU 0 ran out of memory at a request of 500 MiB: 720 MiB were reserved, and 600 MiB of them in use." in words
-    )
+    assert "GPU 0 ran out of memory at a request of 500 MiB: 720 MiB were reserved, and 600 MiB of them in use" in words
     assert "120 MiB were reserved and not in use, in pieces of at most 20.0 MiB; the device had 280 MiB left" in words
     lessons = [advice.lesson for advice in report.devices[0].plan]
-    assert lessons == ["activation_checkpointing", "gradient_accumulation"]
+    if trains:
+        assert lessons == ["activation_checkpointing", "gradient_accumulation"]
+    else:  # or it is the first step of a training
+        assert lessons == ["no_grad", "activation_checkpointing", "memory_snapshots"]
+        assert [advice.change.rpartition(", ")[2] for advice in report.devices[0].plan[:2]] == [
+            *("if it does not train", "if it trains"),
+        ]
     assert report.devices[0].plan[0].saves == pytest.approx(11 / 12)  # of 720 MiB one block of 60 has to be there
+
+
+def passes(keeps: bool) -> Recorded:
+    """Forward passes alone, which free what they make as they go on, or keep their graphs until the next one's end."""
+    program, live = Recorded(device_bytes=4000 * MIB), []
+    for number in range(12):
+        program.take("batch", MIB, INPUT)
+        for layer in range(6):
+            name, line = f"made {number} {layer}", ("/home/me/net.py", 7 + layer, "forward")
+            program.take(name, (300 + 10 * number) * MIB, frames(line, MODULE, train(20)))
+            if name not in program.allocator.live:
+                return program
+            live.append(name)
+            if not keeps and len(live) > 1:
+                program.give(live.pop(0))
+        program.give("batch", *(live.pop(0) for _ in range(len(live) - 6)))
+    return program
+
+
+def test_forward_passes_that_do_not_train_are_made_smaller_and_not_checkpointed() -> None:
+    device = read_snapshot(passes(keeps=False).snapshot()).devices[0]
+    assert device.device.give_backs["retry"]
+    (advice,) = [advice for advice in device.plan if advice.lesson != "caching_allocator"]
+    assert advice.change.startswith("use a smaller batch or shorter inputs")
+    words = repr(read_snapshot(passes(keeps=True).snapshot()))
+    assert "torch.no_grad()" in words
+    assert "of what is in use is from earlier forward passes" in " ".join(words.split())
+    assert "heckpoint" not in words
+
+
+CROSS_ENTROPY = ("/env/lib/python3.11/site-packages/torch/nn/functional.py", 3494, "cross_entropy")
+
+
+@pytest.mark.parametrize("share", [1, 12])
+def test_copies_of_logits_are_named_where_they_fill_the_memory(share: int) -> None:
+    program = Recorded(device_bytes=4000 * MIB)
+    program.take("weights", 500 * MIB, frames((MODULE[0], 900, "_apply"), train(3)))
+    program.take("hidden", 400 * MIB, FORWARD)
+    program.take("logits", 600 * MIB // share, FORWARD)
+    program.take("float", 1200 * MIB // share, frames(("/home/me/losses.py", 12, "compute_loss"), train(21)))
+    program.take("log-softmax", 1200 * MIB // share, frames(CROSS_ENTROPY, train(21)))
+    program.take("gradient", 1200 * MIB, BACKWARD)
+    report = read_snapshot(program.snapshot())
+    found = [advice for advice in report.devices[0].plan if advice.change.startswith("compute the loss in pieces")]
+    assert len(found) == (share == 1)
+    if found:
+        assert "2.34 GiB, 62% of what is in use at the peak, lie in 2 tensors of 1.17 GiB" in found[0].because
+        assert "The request that failed is for one more." in found[0].because
+        assert "loss 62%" in text(report)
+
+
+@pytest.mark.parametrize(
+    ("held", "words"), [(400, "so others hold the rest (nvidia-smi)"), (4000, "much more than 3.92")]
+)
+def test_a_device_that_others_fill_is_told(held: int, words: str) -> None:
+    program = Recorded(device_bytes=(held + 15) * MIB)
+    program.take("weights", held * MIB, frames((MODULE[0], 900, "_apply"), train(3)))
+    program.take("batch", 20 * MIB, INPUT)
+    said = text(read_snapshot(program.snapshot()))
+    assert words in said
+    assert ("so others hold the rest" in said) == (held == 400)
+    assert "met under none of the 5 changes" in said
 
 
 def test_a_setting_under_which_the_request_is_met_is_found() -> None:
@@ -467,7 +541,7 @@ def test_a_setting_under_which_the_request_is_met_is_found() -> None:
     for number in range(8):
         program.take(f"b {number}", 60 * MIB, INPUT)  # in segments of 100 MiB, 40 MiB of each are left
     program.take("large", 300 * MIB, INPUT)
-    device = read_snapshot(program.snapshot()).devices[0]
+    device = device_of(program)
     assert device.device.failure.largest_free_bytes == 40 * MIB
     assert [advice.change for advice in device.plan] == ["set PYTORCH_ALLOC_CONF=expandable_segments:True"]
     assert device.plan[0].saves is None
@@ -478,7 +552,7 @@ def test_an_optimizer_that_fills_the_memory_is_sharded() -> None:
     program.take("weights", 100 * MIB, frames((MODULE[0], 900, "_apply"), train(3)))
     program.take("state", 200 * MIB, STATE)
     program.take("more", 200 * MIB, STATE)
-    (advice,) = read_snapshot(program.snapshot()).devices[0].plan
+    (advice,) = device_of(program).plan
     assert (advice.lesson, advice.known) == ("fsdp", "at most")
     assert advice.saves == pytest.approx(2 / 3)
 
@@ -508,6 +582,20 @@ def test_each_device_has_a_card_and_one_names_them() -> None:
         read_snapshot(several(), device=1)
 
 
+def test_a_gpu_that_is_hardly_used_has_no_room_to_give() -> None:
+    value = several()
+    assert "They are loaded unevenly" in repr(read_snapshot(value))
+    stray = Recorded(base=0x500000000000)
+    stray.take("stray", 512)
+    idle = stray.snapshot(device=1)
+    value["segments"] = [each for each in value["segments"] if each["device"]] + idle["segments"]
+    value["device_traces"] = [[{"action": "snapshot"}], idle["device_traces"][1], value["device_traces"][2]]
+    report = read_snapshot(value)
+    assert "unevenly" not in repr(report)
+    assert "This program hardly used GPU 1." in report.card().notes
+    assert "This program did not use GPU 0." in report.cards[-1].notes
+
+
 @pytest.mark.parametrize("said", [True, False])
 def test_a_private_pool_is_counted_and_left_out_of_what_is_simulated(said: bool) -> None:
     common, private = fragmenting(), Recorded(base=0x600000000000)
@@ -532,26 +620,11 @@ def test_annotations_of_later_versions_change_nothing_and_unknown_entries_are_sa
         trace.insert(at, {"action": "annotate", "user_metadata": "retained"} | address)
     expected = repr(read_snapshot(plain))
     assert repr(read_snapshot(marked)) == expected
+    for each in (*plain["segments"], *plain["device_traces"][0]):  # streams that are not recorded are one
+        del each["stream"]
+    assert repr(read_snapshot(plain)) == expected
     trace.insert(3, {"action": "teleport", "addr": 0})
     assert "1 entry named teleport" in text(read_snapshot(marked))
-
-
-def test_streams_that_are_not_recorded_are_one() -> None:
-    value = training(4).snapshot()
-    expected = repr(read_snapshot(value))
-    for each in (*value["segments"], *value["device_traces"][0]):
-        del each["stream"]
-    assert repr(read_snapshot(value)) == expected
-
-
-def test_many_requests_that_fail_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    program, looked = Recorded(device_bytes=100 * MIB), []
-    for number in range(20):
-        program.take(f"large {number}", 200 * MIB, INPUT)
-    undone = Snapshot.state_before
-    monkeypatch.setattr(Snapshot, "state_before", lambda self, entry: looked.append(entry) or undone(self, entry))
-    assert "ran out of memory" in repr(read_snapshot(program.snapshot()))
-    assert looked == [0]
 
 
 def test_a_snapshot_without_a_history_shows_who_holds_the_memory() -> None:
@@ -559,19 +632,34 @@ def test_a_snapshot_without_a_history_shows_who_holds_the_memory() -> None:
     report = read_snapshot(program.snapshot() | {"device_traces": [[]]})
     assert report.card().words == "GPU 0 has 146 MiB reserved, and 36.0 MiB of it in use; the snapshot has no history."
     assert "_record_memory_history" in text(report)
-    assert report.devices[0].holders[0].kind == "optimizer"
+    assert report.devices[0].holders[0].stack.kind == "optimizer"
     assert report.devices[0].tries is None
+    assert read_snapshot(program.snapshot()["segments"]).card().words == report.card().words
     # PyTorch 2.0 kept stacks in a history of each block.
     value = program.snapshot() | {"device_traces": [[]]}
     for block in (block for segment in value["segments"] for block in segment["blocks"]):
         block["history"] = [{"frames": block.pop("frames")}]
-    assert read_snapshot(value).devices[0].holders[0].kind == "optimizer"
+    assert read_snapshot(value).devices[0].holders[0].stack.kind == "optimizer"
 
 
-def test_a_history_that_contradicts_its_segments_still_shows_the_end() -> None:
+@pytest.mark.parametrize("what", ["contradicts", "too much", "odd"])
+def test_a_history_that_makes_no_sense_is_not_replayed(what: str) -> None:
     value = training(3).snapshot()
-    del value["device_traces"][0][20:30]
-    assert "The history cannot be replayed" in text(read_snapshot(value))
+    trace = value["device_traces"][0]
+    if what == "contradicts":
+        del trace[20:30]
+        assert "The history cannot be replayed" in text(read_snapshot(value))
+    elif what == "too much":
+        more = [{"addr": 2**45 + number * 2**40, "size": 2**40, "stream": 0} for number in range(9)]
+        trace += [{"action": "segment_unmap"} | each for each in more]
+        assert "more memory than any device has" in text(read_snapshot(value))
+    else:
+        trace[4]["frames"] = {"no": "list"}
+        value["allocator_settings"]["roundup_power2_divisions"] = {}
+        assert read_snapshot(value).devices[0].tries.replay.agrees
+        value["allocator_settings"]["max_split_size"] = "large"
+        with pytest.raises(SnapshotError, match="its history or its settings make no sense"):
+            read_snapshot(value)
 
 
 # Files
@@ -586,8 +674,17 @@ def test_a_file_its_bytes_and_json_give_the_same(tmp_path: Path) -> None:
     texts = {repr(read_snapshot(path)) for path in paths}
     assert len(texts) == 1
     assert repr(read_snapshot(pickle.dumps(value))).splitlines()[1:] == texts.pop().splitlines()[1:]
-    for protocol in range(2, 6):
-        assert read_snapshot(pickle.dumps(value, protocol)).devices[0].plan == ()
+    old = saved(value, _use_new_zipfile_serialization=False)
+    others = (*(pickle.dumps(value, protocol) for protocol in range(2, 6)), saved(value), old)
+    for data in (*others, gzip.compress(others[0]), gzip.compress(old)):
+        assert read_snapshot(data).devices[0].plan == ()
+
+
+def test_two_lists_of_segments_are_compared(tmp_path: Path) -> None:
+    paths = [tmp_path / "early.pickle", tmp_path / "late.pt"]
+    paths[0].write_bytes(pickle.dumps(training(2).snapshot()["segments"]))
+    paths[1].write_bytes(saved(training(5, leak=True).snapshot()["segments"]))
+    assert "train.py:25 main" in repr(read_snapshot(*paths))
 
 
 SEGMENT = {
@@ -604,6 +701,12 @@ class Hostile:
         return os.mkdir, ("hostile",)
 
 
+def saved(value: Any, **options: Any) -> bytes:
+    """What torch.save writes."""
+    torch.save(value, file := io.BytesIO(), **options)
+    return file.getvalue()
+
+
 def deep(count: int) -> bytes:
     """A pickle of a dictionary whose key is a tuple in a tuple in a tuple..."""
     return b"\x80\x04}(" + b")" + b"\x85" * count + b"K\x01u."
@@ -617,10 +720,11 @@ def deep(count: int) -> bytes:
         (pickle.dumps({"segments": []})[:-5], "cut short"),
         (json.dumps({"segments": [1, 2]}).encode()[:-3], "damaged or cut short"),
         (pickle.dumps([1]), "holds a list and no memory snapshot"),
-        (pickle.dumps(0x1950A86A20F9469CFC6C), "a checkpoint of torch.save"),
-        (b"PK\x03\x04rest", "a zip archive, such as a checkpoint"),
-        (b"\x89PNG\r\n", "a PNG image"),
-        (b"\x1f\x8brest", "compressed with gzip: unpack it first"),
+        (b"PK\x03\x04rest", "is damaged: it cannot be unpacked"),
+        (b"\x1f\x8brest", "is damaged: it cannot be unpacked"),
+        (gzip.compress(pickle.dumps({"segments": []}))[:-9], "is cut short"),
+        (saved({"weight": torch.ones(3)}), "as checkpoints do, and so is no memory snapshot"),
+        (saved({"weight": torch.ones(3)}, _use_new_zipfile_serialization=False), "as checkpoints do"),
         (b'{"traceEvents": []}', "read it with `course trace`"),
         (b'{"model": {}}', "has no list of segments"),
         (b"loss 0.3\n", "neither a pickle nor JSON"),
@@ -628,9 +732,7 @@ def deep(count: int) -> bytes:
         (deep(300_000), "tuples of other things than numbers"),
         (b"\x80\x04]r\xff\xff\xff\x7f.", "made to fill the memory"),
         (b"\x80\x04\x8e" + (2**40).to_bytes(8, "little") + b".", "cut short"),
-        (b"\x80\x05\x96" + (2**40).to_bytes(8, "little") + b".", "no pickle of a memory snapshot"),
-        (b'{"segments": [], "device_traces": [[{"action": "alloc", "size": NaN}]]}', "a size that is none"),
-        (b'{"segments": [], "device_traces": [[{"action": "alloc", "size": -1}]]}', "a size that is none"),
+        (b'{"segments": [], "device_traces": [[{"action": "alloc", "size": -1}]]}', "no action or size"),
         (b'{"segments": [{"address": 0}], "device_traces": []}', "segment 0 has no address"),
         (b'{"segments": [], "device_traces": []}', "has no memory of any GPU"),
         (pickle.dumps({"segments": [SEGMENT] * 2}), "segments overlap"),
@@ -639,6 +741,7 @@ def deep(count: int) -> bytes:
         (pickle.dumps({"segments": [SEGMENT], "device_traces": [[{}] * 2000] * 1000}), "2000000 entries"),
         (pickle.dumps({"segments": [SEGMENT], "device_traces": [[1]]}), "no list of entries"),
     ],
+    ids=lambda value: "data" if isinstance(value, bytes) else value,  # bytes differ from process to process
 )
 def test_what_is_wrong_with_a_file_is_said_in_one_sentence(
     data: bytes, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -653,19 +756,11 @@ def test_what_is_wrong_with_a_file_is_said_in_one_sentence(
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_history_of_more_memory_than_there_is_is_not_replayed() -> None:
-    value = training(1).snapshot()
-    value["device_traces"][0] += [
-        {"action": "segment_unmap", "addr": 2**45 + number * 2**40, "size": 2**40, "stream": 0} for number in range(9)
-    ]
-    assert "more memory than any device has" in text(read_snapshot(value))
-
-
 def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
     path = tmp_path / "snapshot.pickle"
     with path.open("wb") as file:
         file.truncate(600 * MIB)
-    with pytest.raises(SnapshotError, match=r"has 600 MiB, and at most .* max_entries"):
+    with pytest.raises(SnapshotError, match=r"has more than 160 MiB, .* max_entries"):
         read_snapshot(path)
     with pytest.raises(SnapshotError, match="cannot be read: No such file"):
         read_snapshot(tmp_path / "none.pickle")
@@ -679,7 +774,10 @@ def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_a_damaged_file_gives_a_sentence_or_a_card(data) -> None:
-    content = bytearray(pickle.dumps(training(2).snapshot()))
+    value = training(2).snapshot()
+    content = bytearray(
+        data.draw(st.sampled_from((pickle.dumps(value), saved(value), gzip.compress(pickle.dumps(value)))))
+    )
     for _ in range(data.draw(st.integers(1, 4))):
         content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
     try:
@@ -703,8 +801,3 @@ print(read_snapshot({str(path)!r}))
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert run.returncode == 0, run.stderr
     assert "expandable_segments:True" in run.stdout
-
-
-def test_what_is_drawn_is_said_in_words() -> None:
-    figure = read_snapshot(training(4).snapshot()).plot()
-    assert re.search(r"up to 142 MiB in use, and 146 MiB reserved", figure.alt), figure.alt

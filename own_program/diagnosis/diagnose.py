@@ -27,37 +27,61 @@ from course_utils.records.paired import Interval, Verdict
 from course_utils.records.result import JUST_NOW
 from course_utils.show.advice import Advice
 from course_utils.show.cards import Axis, Bar, Card, Row, Shown, Toned
-from course_utils.show.formats import format_bytes, format_count, format_noise, format_percent, format_seconds, listed
+from course_utils.show.formats import (
+    format_count,
+    format_noise,
+    format_percent,
+    format_ratio,
+    format_seconds,
+    format_times,
+    listed,
+)
 from course_utils.show.progress import progress
-from course_utils.show.tables import Column, Grid, Sheet, named_values
+from course_utils.show.tables import Column, Grid, Sheet
+from own_program.diagnosis.contents import Contents, Counted, look
+from own_program.diagnosis.loading import Batches, index_instead
 from own_program.diagnosis.phases import (
     AFTER,
+    BACKWARD,
     BEFORE,
     BETWEEN,
     FORWARD,
     LOADING,
+    OPTIMIZER,
     PHASES,
     PhaseWatch,
     Seen,
     is_compiled,
     replayed,
 )
-from own_program.diagnosis.rounds import PARITY_STEPS, Bench, StepRounds, Steps, loss_of, timings
+from own_program.diagnosis.rounds import LONG_STEP_S, OF_LONG, PARITY_STEPS, Bench, StepRounds, Steps, loss_of
 from own_program.diagnosis.state import Found, Snapshot, find
-from own_program.diagnosis.trials import COMPILE, Trial, Work, can_compile, of_each_kind, trials
+from own_program.diagnosis.trials import (
+    COMPILE,
+    Trial,
+    Work,
+    because_of,
+    because_of_denormals,
+    because_of_rows,
+    call_once,
+    can_compile,
+    of_each_kind,
+    sparse_change,
+    trials,
+)
 
 DEFAULT_BUDGET_S = 20.0
 DEFAULT_TOLERANCE = 1e-3
 _TEST_BUDGET_S = 1.0
+# A budget may be exceeded by so much where that completes what a verdict needs.
+_MOST_OVERRUN = 1.5
 # Below this budget compiling would take longer than all the rest. It begins only where so much of the budget is left.
 _LEAST_FOR_COMPILING_S, _LEFT_FOR_COMPILING_S = 15.0, 10.0
 # Beside other programs a compiler takes so many times as long.
 _BUSY_COMPILER = 3.0
 # The share of the budget for calls as they come. Of what is left, a half goes to rounds that look at all changes.
 _CALLS_SHARE, _SCREEN_SHARE = 0.15, 0.5
-# What earlier stages have used up, rounds still get such a share of the budget: without them all that was in vain.
-_LEAST_SHARE = 0.25
-_LEAST_CALLS, _MOST_CALLS, _MOST_WATCHED = 4, 24, 16
+_LEAST_CALLS, _MOST_CALLS, _MOST_WATCHED, _COUNTED_CALLS = 4, 24, 16, 6
 _FINALISTS = 4
 _PROMISING = 0.98
 _MOST_ADVICE = 5
@@ -68,17 +92,25 @@ _STANDS_OUT, _LOADING_STANDS_OUT, _WAITS_STAND_OUT = 0.15, 0.05, 0.05
 _SMALL = 0.005
 # A worker takes about so long to hand a batch over: where batches are ready sooner, it saves nothing.
 _HANDED_OVER_S = 1e-3
-# Calls are of two kinds if so wide a gap lies between them, among so many.
-_GAP, _CALLS_FOR_KINDS = 2.0, 8
+# Calls are of two kinds if so wide a gap lies between them, among so many; and they become longer by so much.
+_GAP, _CALLS_FOR_KINDS, _LONGER = 2.0, 8, 1.3
+# A graph of which so much is older than the call, and a backward pass that takes so many times the forward pass.
+_OLD_GRAPH, _LONG_BACKWARD = 0.05, 3.0
 # A change with which the first steps take no more than this is timed by itself, and the others on top of it: in a step
 # with so large a waste, what they save is lost in the noise.
 _CLEAR = 0.6
 # Where a change that is too close to tell may well save so much, nobody can say that nothing stands out.
 _MAY_SAVE = 1.1
-# So a note begins; where there is one, a card without a plan says it in its sentence.
 _NOT_COMPILED = "torch.compile was not tried"
 # Verdicts of changes that were not timed.
 CHANGES_RESULTS, IMPOSSIBLE, NO_TIME = "CHANGES THE RESULTS", "IMPOSSIBLE", "NO TIME"
+_NOTED = {
+    Verdict.SAME: "Tried and of no use here",
+    Verdict.SLOWER: "Tried, and slower",
+    Verdict.UNCLEAR: "Tried, and too close to tell (a larger budget_s tells more)",
+    IMPOSSIBLE: "Tried, and this step cannot do it",
+    NO_TIME: "Not timed for lack of time (pass a larger budget_s)",
+}
 
 
 class StepError(ValueError):
@@ -96,6 +128,7 @@ class Tried:
         interval: 99% interval of that ratio.
         verdict: FASTER, SLOWER, SAME or UNCLEAR; ``CHANGES THE RESULTS``, ``IMPOSSIBLE`` or ``NO TIME``.
         remark: more about it, such as why it was impossible.
+        first: its time over that of the step as it is, in a few steps alone.
         on_top_of: what was in force while it was timed, and is not in its ratio.
     """
 
@@ -105,23 +138,18 @@ class Tried:
     interval: Interval | None = None
     verdict: str = ""
     remark: str = ""
+    first: float | None = None
     on_top_of: Tried | None = None
 
-    def with_all(self) -> Tried:
-        """Together with what it was timed on top of.
+    def left(self) -> tuple[float, float, float]:
+        """What it leaves of a step, with all that it is on top of: the ratio, and the ends of its interval."""
+        ratio, low, high = self.on_top_of.left() if self.on_top_of else (1.0, 1.0, 1.0)
+        return self.ratio * ratio, self.interval.low * low, self.interval.high * high
 
-        The ends of two intervals are multiplied. Both ratios would have to be beyond theirs, or one far beyond, for the
-        product to be outside.
-        """
-        if (before := self.on_top_of) is None:
-            return self
-        low, high = (a * b for a, b in zip(before.interval.ends, self.interval.ends, strict=True))
-        return Tried(
-            f"{before.name} + {self.name}",
-            ratio=before.ratio * self.ratio,
-            interval=Interval(low, high, self.interval.confidence),
-            verdict=self.verdict,
-        )
+    def saves(self) -> tuple[float, float, float]:
+        """The share of the step as it was that it saves by itself, and the ends of its interval."""
+        ratio, low, high = self.on_top_of.left() if self.on_top_of else (1.0, 1.0, 1.0)
+        return (1 - self.ratio) * ratio, (1 - self.interval.high) * low, (1 - self.interval.low) * high
 
 
 @dataclass(repr=False)
@@ -132,8 +160,9 @@ class Diagnosis(Shown):
         step_s: seconds of a step, waiting for data included: the median.
         phases: phase to its share of a step.
         tried: every change that was tried.
-        together: what the best changes did together, where there are several.
         plan: what to change, the most first.
+        grows: whether calls do more and more.
+        looked: what was looked for, beside the changes that were tried.
     """
 
     environment: Environment
@@ -145,12 +174,12 @@ class Diagnosis(Shown):
     interval: Interval | None = None
     phases: dict[str, float] = field(default_factory=dict)
     tried: list[Tried] = field(default_factory=list)
-    together: Tried | None = None
     plan: list[Advice] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    looked: list[str] = field(default_factory=list)
+    grows: bool = False
     busy: str = ""
     noise: float | None = None
-    peak_bytes: int | None = None
     interrupted: bool = False
     needed_s: float | None = None  # a longer budget, where this one told nothing
     compared: str = "loss"  # or weights, where no loss was seen
@@ -158,67 +187,65 @@ class Diagnosis(Shown):
     def card(self) -> Card:
         """What a step takes, what to change, and where its time goes."""
         plan = sorted(self.plan, key=lambda advice: -(advice.saves or 0.0))
-        sure = (
-            f"intervals: 99%, {format_noise(self.noise)}" if self.noise is not None else "",
-            self.environment.caption,
-        )
+        noise = f"intervals: 99%, {format_noise(self.noise)}" if self.noise is not None else ""
+        stopped = "Stopped early: this is what was known so far." if self.interrupted else ""
+        short = f"{self.budget_s:g} s were too short to tell what all changes do: pass budget_s={self.needed_s or 0:g}."
         return Card(
             self._sentence(),
             tuple(self._rows()),
             Axis(0.0, 1.0, ((0.0, "0"), (1.0, format_seconds(self.step_s)))),
             ("", "of a step"),
             plan=tuple(plan[:_MOST_ADVICE]),
-            warning=self._warning(),
+            warning=" ".join(filter(None, (stopped, short if self.needed_s else "", self.busy))),
             notes=tuple(self._notes()),
-            provenance=" · ".join(filter(None, reversed(sure))),
+            provenance=" · ".join(filter(None, (self.environment.caption, noise))),
             numbers=self._numbers(),
             title=self.name or "",
             head=JUST_NOW,
         )
 
     def _sentence(self) -> list[str | Toned]:
-        interval = self.interval
         ends = ""
-        if interval is not None and interval.bounded:
-            ends = f" ({format_seconds(interval.low)} to {format_seconds(interval.high)})"
-        said: list[str | Toned] = ["A step takes ", Toned(format_seconds(self.step_s)), f"{ends}. "]
+        if self.interval is not None and self.interval.bounded:
+            ends = f" ({format_seconds(self.interval.low)} to {format_seconds(self.interval.high)})"
+        grows = " Its calls do more and more." * self.grows
+        said: list[str | Toned] = ["A step takes ", Toned(format_seconds(self.step_s)), f"{ends}.{grows} "]
         tried = [advice for advice in self.plan if advice.known == "tried"]
-        best = max(tried, key=lambda advice: advice.saves, default=None)
-        both = self._saving(self.together) if self.together and self.together.verdict == Verdict.FASTER else None
-        # All of them are in the plan, or it would not be clear which those are.
-        if both is not None and len(tried) == self.together.name.count(" + ") + 1 > 1 and both[0] > best.saves:
-            said += [f"Tried together, {len(tried)} changes make it ", Toned(f"{_ends(both)} shorter", "faster"), "."]
-        elif best is not None:
-            less = _ends((best.saves, best.low, best.high))
-            said += ["Tried: ", Toned(best.change), ". That makes it ", Toned(f"{less} shorter", "faster"), "."]
+        if tried:
+            best = max(tried, key=lambda advice: advice.saves)
+            less = f"{_share(best.saves)} ({_share(best.low).rstrip('%')} to {_share(best.high)}) shorter"
+            said += ["Tried: ", Toned(best.change), ". That makes it ", Toned(less, "faster"), ". "]
         others = [advice for advice in self.plan if advice.known != "tried"]
         if others:
             most = max(others, key=lambda advice: advice.saves or 0.0)
-            said.append(f"{' ' * bool(tried)}{most.change[0].upper()}{most.change[1:]}")
+            said.append(f"{most.change[0].upper()}{most.change[1:]}")
             saves = most.saving.removesuffix(f" of {most.of}")
             said += [": that saves ", Toned(saves), " of it."] if saves else ["."]
-        count = sum(each.verdict != NO_TIME for each in self.tried)
-        unclear = any(t.verdict == Verdict.UNCLEAR and t.interval.low * _MAY_SAVE < 1 for t in self.tried)
-        if not self.plan and self.interrupted:
-            said += ["What could make it shorter is not known yet: let diagnose() run to its end."]
-        elif not self.plan and (self.needed_s or count < len(self.tried)):
-            quiet = "close other programs, or " * bool(self.busy)
-            said += [f"What could make it shorter is not known yet: {quiet}pass a larger budget_s."]
-        elif not self.plan and unclear:
-            said += ["Too close to tell what makes it shorter: close other programs, or pass a larger budget_s."]
-        elif not self.plan and not count:
-            said += [f"Nothing stands out, and no change was tried. {self._more()}"]
-        elif not self.plan:
-            many = "one change was" if count == 1 else f"{count} changes were"
-            compiled = ", torch.compile was not" * any(note.startswith(_NOT_COMPILED) for note in self.notes)
-            said += [f"Nothing stands out: {many} tried{compiled}, and none makes it clearly shorter. {self._more()}"]
-        return said
+        return said if self.plan else [*said, self._no_plan()]
 
-    def _more(self) -> str:
-        """What to do where no change helps."""
+    def _no_plan(self) -> str:
         most = max(self.phases, key=self.phases.__getitem__, default="")
-        largest = f"The largest part is {most} ({format_percent(self.phases[most])}), and a" if most else "A"
-        return f"{largest} trace tells what is inside: lesson {lesson_order.number('profiler'):02d}."
+        largest = f" The largest part is {most} ({format_percent(self.phases[most])})" if most else " What is inside"
+        trace = (
+            f"{largest}: a trace tells {'what is inside' * bool(most)}, lesson {lesson_order.number('profiler'):02d}."
+        )
+        unknown = f"What could make it shorter is not known yet.{largest}." if most else "Nothing is known yet."
+        if self.interrupted:
+            return f"{unknown} Let diagnose() run to its end."
+        if late := [tried for tried in self.tried if tried.verdict == NO_TIME]:
+            more = f"Pass budget_s={self.needed_s:g}." if self.needed_s else "Pass a larger budget_s."
+            first = min(late, key=lambda tried: tried.first or math.inf)
+            if first.first and first.first < _PROMISING:
+                return f"In a few steps it was {format_times(first.first)} with this: {first.name}.{largest}. {more}"
+            return f"{unknown} {more}"
+        unclear = [t.name for t in self.tried if t.verdict == Verdict.UNCLEAR and t.interval.low * _MAY_SAVE < 1]
+        if unclear:
+            quiet = "Close other programs, or p" if self.busy else "P"
+            return f"Too close to tell, of what was tried: {listed(unclear)}. {quiet}ass a larger budget_s.{largest}."
+        looked = f" Looked for: {listed(self.looked)}." if self.looked else ""
+        names = [tried.name for tried in self.tried]
+        changes = f" Tried, and not clearly shorter: {listed(names)}." if names else " No change was tried."
+        return f"Nothing stands out.{looked}{changes}{trace}"
 
     def _rows(self) -> Iterator[Row]:
         for phase in PHASES:
@@ -227,75 +254,27 @@ class Diagnosis(Shown):
                 seconds = format_seconds(share * self.step_s)
                 yield Row(phase, format_percent(share), seconds, bar=Bar(0.0, share))
 
-    def _saving(self, tried: Tried) -> tuple[float, float, float]:
-        """The share of a step that it saves, with its interval: waiting for data is no part of what was timed."""
-        timed = 1 - self.phases.get(LOADING, 0.0)
-        ratio, low, high = 1.0, 1.0, 1.0
-        if tried.on_top_of is not None:
-            ratio, (low, high) = tried.on_top_of.ratio, tried.on_top_of.interval.ends
-        ends = (1 - tried.interval.high) * low, (1 - tried.interval.low) * high
-        return (1 - tried.ratio) * ratio * timed, ends[0] * timed, ends[1] * timed
-
-    def _warning(self) -> str:
-        stopped = "Stopped early: this is what was known so far." if self.interrupted else ""
-        short = ""
-        if self.needed_s:
-            quiet = "close other programs, or " * bool(self.busy)
-            short = (
-                f"{self.budget_s:g} s were too short to tell what changes do: {quiet}pass budget_s={self.needed_s:g}."
-            )
-        return " ".join(filter(None, (stopped, short, self.busy)))
-
     def _notes(self) -> Iterator[str]:
         yield from self.notes
-        by_verdict: dict[str, list[str]] = {}
-        for tried in self.tried:
-            by_verdict.setdefault(tried.verdict, []).append(tried.name)
-        useless = by_verdict.get(Verdict.SAME, []) + by_verdict.get(Verdict.SLOWER, [])
-        for words, names in (
-            ("Tried and of no use here", useless),
-            ("Tried, and too close to tell (a larger budget_s tells more)", by_verdict.get(Verdict.UNCLEAR, [])),
-            (
-                f"Not advised, since the {self.compared} would change by more than {self.tolerance:g}",
-                by_verdict.get(CHANGES_RESULTS, []),
-            ),
-            ("Tried, and this step cannot do it", by_verdict.get(IMPOSSIBLE, [])),
-            ("Not timed for lack of time (pass a larger budget_s)", by_verdict.get(NO_TIME, [])),
-        ):
-            if names:
+        changed = f"Not advised, since the {self.compared} would change by more than {self.tolerance:g}"
+        for verdict, words in (*_NOTED.items(), (CHANGES_RESULTS, changed)):
+            if names := [tried.name for tried in self.tried if tried.verdict == verdict]:
                 yield f"{words}: {listed(names)}."
-        names = [*self.found.models, *self.found.optimizers]
-        yield f"Worked on: {listed(names)}. All of it is as it was before."
+        yield f"Worked on: {listed([*self.found.models, *self.found.optimizers])}. All of it is as it was before."
 
-    def _numbers(self) -> Sheet:
-        known = [phase for phase in PHASES if phase in self.phases]
-        shares = Grid(
-            "Where a step's time goes (medians of watched calls)",
-            (
-                Column("", tuple(known), numeric=False),
-                Column("share", tuple(format_percent(self.phases[phase]) for phase in known)),
-                Column("time", tuple(format_seconds(self.phases[phase] * self.step_s) for phase in known)),
-            ),
+    def _numbers(self) -> Sheet | None:
+        if not self.tried:
+            return None
+        columns = (
+            Column("", tuple(t.name for t in self.tried), numeric=False),
+            Column("verdict", tuple(t.verdict.lower() for t in self.tried), numeric=False),
+            Column("time", tuple(f"{t.ratio:.3f}" if t.ratio else "" for t in self.tried)),
+            Column("99% interval", tuple(_interval(t.interval) for t in self.tried)),
+            Column("loss differs by", tuple("" if t.difference is None else f"{t.difference:.1g}" for t in self.tried)),
+            Column("remark", tuple(t.remark for t in self.tried), numeric=False),
         )
-        rows = [*self.tried, *([self.together] if self.together else [])]
-        tables = [shares]
-        if rows:
-            tables.append(
-                Grid(
-                    f"What was tried ({PARITY_STEPS} steps from the same state for the losses, then paired rounds)",
-                    (
-                        Column("", tuple(t.name for t in rows), numeric=False),
-                        Column("verdict", tuple(t.verdict.lower() for t in rows), numeric=False),
-                        Column("time", tuple(f"{t.ratio:.3f}" if t.ratio else "" for t in rows)),
-                        Column("99% interval", tuple(_interval(t.interval) for t in rows)),
-                        Column("loss differs by", tuple(_difference(t.difference) for t in rows)),
-                        Column("remark", tuple(t.remark for t in rows), numeric=False),
-                    ),
-                )
-            )
-        values = [("peak memory of a step, above what was there", self.peak_bytes and format_bytes(self.peak_bytes))]
-        values += [("budget", f"{self.budget_s:g} s"), ("tolerance", f"{self.tolerance:g}")]
-        return Sheet((*tables, named_values("", values)))
+        heading = f"What was tried ({PARITY_STEPS} steps from the same state for the losses, then paired rounds)"
+        return Sheet((Grid(heading, columns),))
 
 
 def diagnose(
@@ -310,10 +289,10 @@ def diagnose(
 ) -> Diagnosis:
     """Say what to change first in a training step: measured, tried, ranked.
 
-    The step is called some hundred times. First as it is, to see where its time goes. Then each change that is safe to
-    try is put in force: it must give the losses that the step gives, from the same weights and random numbers, before
-    it is timed in rounds against the step as it is. What looks faster is timed once more, and only that is reported.
-    After a change that saves very much the others are tried on top of it.
+    The step is called some hundred times. First as it is, to see where its time goes, whether it grows, and what it
+    holds. Then each change that is safe to try is put in force: it must give the losses that the step gives, from the
+    same weights and random numbers, before it is timed in rounds against the step as it is. Of several, what looks
+    faster is timed once more. After a change that saves very much the others are tried on top of it.
     In the end weights, buffers, gradients, optimizers, schedulers, random numbers, global switches, and plain Python
     variables that the step names are as they were, also after an error or Ctrl-C; iterators over data have moved on.
 
@@ -369,7 +348,7 @@ def diagnose(
     home = Snapshot(found, "cpu")
     try:
         with contextlib.redirect_stdout(sink := _Sink()):
-            _Work(diagnosis, step, data).run()
+            _Work(diagnosis, step, data, home).run()
     except KeyboardInterrupt:
         if diagnosis.step_s is None:
             raise
@@ -396,8 +375,8 @@ class _Sink(io.TextIOBase):
 class _Work:
     """One diagnosis, stage after stage; what is known is in `diagnosis` at any moment."""
 
-    def __init__(self, diagnosis: Diagnosis, step: Callable[..., Any], data: Iterable[Any] | None) -> None:
-        self.diagnosis, self.found, self.data = diagnosis, diagnosis.found, data
+    def __init__(self, diagnosis: Diagnosis, step: Callable[..., Any], data: Iterable[Any] | None, home: Snapshot):
+        self.diagnosis, self.found, self.data, self.home = diagnosis, diagnosis.found, data, home
         self._source, self._calls = step, 0
         kind = next(iter(self.found.parameters)).device.type
         self.device = {"cuda": CudaDevice, "mps": MpsDevice}.get(kind, Device)()
@@ -409,15 +388,18 @@ class _Work:
     def run(self) -> None:
         diagnosis = self.diagnosis
         with Watch() as watch, progress("calls as they are", diagnosis.budget_s * _CALLS_SHARE):
-            seen = self._as_it_is()
+            seen, first = self._as_it_is()
         diagnosis.busy = watch.sentence
-        self._bounds(seen)
         # What torch warns of, a learner has seen in the calls as they are, or it is a trial's own.
         with replayed(), warnings.catch_warnings(action="ignore"):
-            bench = Bench(self.work, self.found, self.device, Snapshot(self.found))
+            count = OF_LONG if diagnosis.step_s > LONG_STEP_S else PARITY_STEPS
+            bench = Bench(self.work, self.found, self.device, Snapshot(self.found), count)
             try:
-                self._try(bench, seen[-1])
-                self._peak(bench)
+                contents = look(bench, first, _LEAST_CALLS if diagnosis.step_s > LONG_STEP_S else _COUNTED_CALLS)
+                diagnosis.looked += contents.looked
+                self._bounds(seen, contents)
+                self._try(bench, seen[-1], contents)
+                self._untried(contents)
             finally:
                 bench.close()
 
@@ -438,38 +420,41 @@ class _Work:
 
     # --- calls as they come
 
-    def _as_it_is(self) -> list[Seen]:
-        """Call the step as it is: how long it takes, and where the time goes. Returns what was seen."""
+    def _as_it_is(self) -> tuple[list[Seen], Counted | None]:
+        """Call the step as it is: how long it takes, and where the time goes."""
         diagnosis, allowed_s = self.diagnosis, self.diagnosis.budget_s * _CALLS_SHARE
-        batches = _Batches(self.data) if self.data is not None else None
+        batches = Batches(self.data) if self.data is not None else None
+        # Operators of a compiled model are not seen.
+        counted = None if is_compiled(self.found) else Counted()
         started = time.perf_counter()
         seconds: list[float] = []
         waits: list[float] = []
         sizes: set[str] = set()
-        while len(seconds) < _MOST_CALLS:
-            if batches is not None:
-                batch, wait_s = batches.following()
-                sizes.add(_described(batch))
-                if not seconds:
-                    self.work.args = (batch,)
-                waits.append(wait_s)
-                seconds.append(self._timed(batch))
-            else:
-                seconds.append(self._timed())
-            spent_s = time.perf_counter() - started
-            if spent_s > 0.6 * allowed_s and len(seconds) > (_LEAST_CALLS if spent_s < 2 * allowed_s else 1):
-                break
         # The first call wakes everything up; so does the first batch, and workers then have some ready.
+        while len(seconds) <= _MOST_CALLS:
+            args = ()
+            if batches is not None:
+                args, wait_s = self._batch(batches)
+                sizes.add(_described(args[0]))
+                waits.append(wait_s)
+            if not seconds:
+                self.work.args = args
+            seconds.append(self._timed(*args, counted=None if seconds else counted))
+            spent_s = time.perf_counter() - started
+            if spent_s > 0.6 * allowed_s and len(seconds) >= (_LEAST_CALLS if spent_s < 2 * allowed_s else 2):
+                break
         seconds, waits = seconds[1:], waits[1:]
         self._kinds = _two_kinds(seconds) if self.data is None else None
         if len(sizes) > 1:
             diagnosis.notes.append("Batches differ in size; changes are tried on the first.")
+        else:
+            self._grows(seconds)
         seen: list[Seen] = []
         with PhaseWatch(self.found, self.device) as watch:
             while len(seen) < _MOST_WATCHED:
                 seen.append(watch.call(self.work.call))
                 spent_s = time.perf_counter() - started
-                if spent_s > allowed_s and len(seen) >= (_LEAST_CALLS if spent_s < 4 * allowed_s else 2):
+                if spent_s > allowed_s and len(seen) >= (2 if max(seconds) > LONG_STEP_S else _LEAST_CALLS):
                     break
             if self.device.kind != "cpu":
                 self._waits([watch.call(self.work.call, waits_between=False) for _ in range(_LEAST_CALLS)])
@@ -484,17 +469,25 @@ class _Work:
         total = sum(medians.values())
         diagnosis.phases = {phase: part / total * median_s / diagnosis.step_s for phase, part in medians.items()}
         diagnosis.phases[LOADING] += wait_s / diagnosis.step_s
-        if not is_compiled(self.found):
-            return seen
-        diagnosis.notes.append(
-            "The model is compiled already; what comes before its forward pass is part of that here."
-        )
-        return seen
+        if counted is None:
+            diagnosis.notes.append(
+                "The model is compiled already; what comes before its forward pass is part of that here."
+            )
+        return seen, counted
 
-    def _timed(self, *args: Any) -> float:
+    def _batch(self, batches: Batches) -> tuple[tuple[Any], float]:
+        try:
+            batch, wait_s = batches.following()
+        except LookupError:
+            raise StepError(
+                "data has no more batches: pass a loader, or a list of batches, that can be read again."
+            ) from None
+        return (batch,), wait_s
+
+    def _timed(self, *args: Any, counted: Counted | None = None) -> float:
         self.device.synchronize()
         start = time.perf_counter()
-        returned = self._step(*args)
+        returned = counted.call(lambda: self._step(*args)) if counted else self._step(*args)
         self.device.synchronize()
         seconds = time.perf_counter() - start
         loss = loss_of(returned)
@@ -504,68 +497,137 @@ class _Work:
             )
         return seconds
 
+    def _grows(self, seconds: list[float]) -> None:
+        """Whether each call takes longer than those before it; it must do so twice, or it may be the machine."""
+        if _longer(seconds) is None:
+            return
+        self.home.restore()
+        again = [self._timed(*self.work.args) for _ in range(len(seconds) + 1)][1:]
+        if (ends := _longer(again)) is not None:
+            first_s, last_s = ends
+            self.diagnosis.grows = True
+            because = (
+                f"Calls took {format_seconds(first_s)} at first and {format_seconds(last_s)} {len(again)} calls on."
+            )
+            self._grown(because, 1 - first_s / last_s)
+
+    def _grown(self, because: str, share: float | None) -> None:
+        change = "find what grows from call to call, such as a batch, a list, or hooks that each call adds"
+        self.diagnosis.grows = True
+        self.diagnosis.plan.append(Advice(change, because, "profiler", share, "about"))
+
     def _check_work(self, seen: list[Seen]) -> None:
         if not seen[0].counts["backward passes"]:
             raise StepError(
                 "The step ran no backward pass: diagnose() is for training steps; compare() times a forward pass alone."
             )
-        different = [what for what in seen[0].counts | seen[-1].counts if len({call.counts[what] for call in seen}) > 1]
-        if len({call.work for call in seen}) > 1 and different:
-            counted = sorted({call.counts[different[0]] for call in seen})
-            raise StepError(
-                f"The step does different work in each call ({listed(map(str, counted))} {different[0]}): hand over a "
-                "step that always does the same, such as a whole round of accumulation."
-            )
+        for what in seen[0].counts | seen[-1].counts:
+            if len(counted := {call.counts[what] for call in seen}) > 1:
+                raise StepError(
+                    f"The step does different work in each call ({listed(map(str, sorted(counted)))} {what}): hand "
+                    "over a step that always does the same, such as a whole round of accumulation."
+                )
 
-    def _bounds(self, seen: list[Seen]) -> None:
-        """What no change was made for, and how much it can save at most."""
+    # --- what no change was made for, and how much it can save at most
+
+    def _bounds(self, seen: list[Seen], contents: Contents) -> None:
         diagnosis, phases = self.diagnosis, self.diagnosis.phases
-        if phases[LOADING] > max(_LOADING_STANDS_OUT, _HANDED_OVER_S / diagnosis.step_s):
-            workers = getattr(self.data, "num_workers", None)
-            change = "load batches in workers of the DataLoader"
-            if workers or (workers is None and self.data is not None):
-                change = "let batches arrive sooner"
-            has = "" if workers is None else f", with num_workers={workers}"
-            waits = f"It waits {format_seconds(phases[LOADING] * diagnosis.step_s)} for each batch{has}."
-            diagnosis.plan.append(Advice(change, waits, "data_loading", phases[LOADING]))
-        if phases[BEFORE] > max(_STANDS_OUT, _HANDED_OVER_S / diagnosis.step_s):
-            takes = format_seconds(phases[BEFORE] * diagnosis.step_s)
-            because = f"{takes} pass in a step before the first module runs, and not in a DataLoader."
-            diagnosis.plan.append(
-                Advice("prepare batches before the step needs them", because, "data_loading", phases[BEFORE])
-            )
+        takes = {phase: format_seconds(share * diagnosis.step_s) for phase, share in phases.items()}
+        self._old_graph(contents)
+        self._loading(takes[LOADING])
+        prepared = max(_STANDS_OUT, _HANDED_OVER_S / diagnosis.step_s)
+        for phase, least, change, where, lesson in (
+            (
+                BEFORE,
+                prepared,
+                "prepare batches before the step needs them",
+                "before the first module runs, and not in a DataLoader",
+                "data_loading",
+            ),
+            (
+                BETWEEN,
+                _STANDS_OUT,
+                "do less between the backward pass and the optimizer's step",
+                "after its backward pass, and not in the optimizer's step",
+                "profiler",
+            ),
+            (
+                AFTER,
+                _STANDS_OUT,
+                "do what follows the optimizer's step less often",
+                "after the optimizer's",
+                "profiler",
+            ),
+        ):
+            if phases[phase] > least:
+                because = f"{takes[phase]} pass in a step {where}."
+                diagnosis.plan.append(Advice(change, because, lesson, phases[phase]))
         for name in seen[-1].unused:
             parts = (call.unused.get(name, 0.0) / max(call.seconds[FORWARD], 1e-9) for call in seen)
             share = phases[FORWARD] * min(1.0, statistics.median(parts))
             if share > _STANDS_OUT:
-                takes = format_seconds(share * diagnosis.step_s)
                 because = (
-                    f"It takes {takes} in a step, and no backward pass goes through it. Where it is needed all the "
-                    "same, it costs less under torch.no_grad()."
+                    f"It takes {format_seconds(share * diagnosis.step_s)} in a step, and no backward pass goes through "
+                    "it. Where it is needed all the same, it costs less under torch.no_grad()."
                 )
                 change = f"leave out the forward pass of {name} that no gradient comes from"
                 diagnosis.plan.append(Advice(change, because, "no_grad", share, "about"))
-        if phases[BETWEEN] > _STANDS_OUT:
-            takes = format_seconds(phases[BETWEEN] * diagnosis.step_s)
-            because = f"{takes} pass in a step after its backward pass, and not in the optimizer's step."
-            change = "do less between the backward pass and the optimizer's step"
-            diagnosis.plan.append(Advice(change, because, "profiler", phases[BETWEEN]))
-        if phases[AFTER] > _STANDS_OUT:
-            takes = format_seconds(phases[AFTER] * diagnosis.step_s)
-            because = f"{takes} pass in a step after the optimizer's."
-            change = "do what follows the optimizer's step less often"
-            diagnosis.plan.append(Advice(change, because, "profiler", phases[AFTER]))
         weights = [p for p in self.found.parameters if p.is_floating_point()]
-        total, doubles = (sum(p.numel() for p in of) for of in (weights, [p for p in weights if _is_double(p)]))
+        doubles = [p for p in weights if p.dtype == torch.float64]
+        total, double = (sum(p.numel() for p in of) for of in (weights, doubles))
         if doubles:
-            part = "All" if doubles == total else f"{format_percent(doubles / total)} of the"
+            part = "All" if double == total else f"{format_percent(double / total)} of the"
             because = f"{part} {format_count(total)} weights are in float64: each takes the bytes of two in float32."
-            models = [name for name, model in self.found.models.items() if any(map(_is_double, model.parameters()))]
+            ids = {id(p) for p in doubles}
+            models = [name for name, model in self.found.models.items() if ids & set(map(id, model.parameters()))]
             how = f": {listed(f'{name}.float()' for name in models)}, and inputs of that type" if models else ""
             diagnosis.plan.append(Advice(f"train in float32{how}", because, "mixed_precision"))
         if any(call.profiled for call in seen):
             because = "A profiler records every operation while the step runs, and these times hold what that costs."
             diagnosis.plan.append(Advice("switch the profiler off", because, "profiler"))
+
+    def _old_graph(self, contents: Contents) -> None:
+        """A backward pass through operations of earlier calls; else, whatever else grows."""
+        phases, nodes = self.diagnosis.phases, [nodes for _, _, nodes in contents.counted]
+        if nodes and contents.earlier > _OLD_GRAPH * nodes[-1]:
+            facts = ["reaches into earlier calls"]
+            if phases[BACKWARD] > _LONG_BACKWARD * phases[FORWARD]:
+                facts = [f"takes {format_ratio(phases[BACKWARD] / phases[FORWARD])} times the forward pass", *facts]
+            if nodes[1] < nodes[-1]:
+                self.diagnosis.grows = True
+                facts = [*facts[:-1], "grows with each call", facts[-1]]
+            because = (
+                f"The backward pass {listed(facts)}: of {nodes[-1]:,} operations in its graph {contents.earlier:,} were "
+                "recorded there."
+            )
+            self.diagnosis.plan[:] = []  # that calls become longer, which this explains
+            change = "detach what you keep from call to call, such as a hidden state"
+            self.diagnosis.plan.append(Advice(change, because, "no_grad", phases[BACKWARD]))
+        elif (growth := contents.growth()) and not self.diagnosis.grows:
+            self._grown(growth, None)
+
+    def _loading(self, takes: str) -> None:
+        """Waiting for batches."""
+        share, step_s = self.diagnosis.phases[LOADING], self.diagnosis.step_s
+        workers = getattr(self.data, "num_workers", None)
+        if share > _LOADING_STANDS_OUT and (indexed := index_instead(self.data)) is not None:
+            change = "index the tensors in memory, in place of a DataLoader: x[rows]"
+            because = (
+                f"{indexed.rows} samples are fetched one by one and put together in "
+                f"{format_seconds(indexed.one_by_one_s)}; one index gives the same values in "
+                f"{format_seconds(indexed.at_once_s)}."
+            )
+            saves = [share * (1 - r) for r in (indexed.ratio, indexed.interval.high, indexed.interval.low)]
+            given = {} if workers else {"known": "tried", "low": saves[1], "high": saves[2]}
+            advice = Advice(change, because, "data_loading", share if workers else saves[0], **given)
+            self.diagnosis.plan.append(advice)
+        elif share > max(_LOADING_STANDS_OUT, _HANDED_OVER_S / step_s):
+            change = "load batches in workers of the DataLoader"
+            if workers or (workers is None and self.data is not None):
+                change = "let batches arrive sooner"
+            has = "" if workers is None else f", with num_workers={workers}"
+            because = f"It waits {takes} for each batch{has}."
+            self.diagnosis.plan.append(Advice(change, because, "data_loading", share))
 
     def _waits(self, seen: list[Seen]) -> None:
         """Values that Python takes from the GPU.
@@ -582,65 +644,63 @@ class _Work:
             change = "take values from the GPU less often"
             self.diagnosis.plan.append(Advice(change, because, "host_device_syncs", most))
 
+    def _untried(self, contents: Contents) -> None:
+        """What was seen, and could not be tried with the same results."""
+        phases, plan = self.diagnosis.phases, self.diagnosis.plan
+        advised = {advice.change for advice in plan}
+        for rows in contents.rows:
+            if (change := sparse_change(rows)) not in advised and phases[OPTIMIZER] > _STANDS_OUT:
+                share = phases[BACKWARD] + phases[OPTIMIZER]
+                plan.append(Advice(change, because_of_rows(rows), "your_own_program", share))
+        for loop in contents.loops:
+            if loop.distance is None:
+                plan.append(Advice(call_once(loop), because_of(loop), "your_own_program"))
+        if contents.denormal and not any("denormal" in change for change in advised):
+            self.diagnosis.notes.append(because_of_denormals(contents.denormal))
+
     # --- changes
 
-    def _try(self, bench: Bench, seen: Seen) -> None:
+    def _try(self, bench: Bench, seen: Seen, contents: Contents) -> None:
         diagnosis = self.diagnosis
-        # A baseline, its control and one change, in as many rounds as a verdict needs, and the steps before them.
-        least_s = 4 * paired.MIN_ROUNDS * diagnosis.step_s
-        if least_s > 2 * diagnosis.budget_s:
-            self._too_short(least_s / _SCREEN_SHARE)
-            return
         plain = self._repeated(bench)
         diagnosis.compared = "loss" if plain.losses else "weights"
         if self._kinds is not None and not diagnosis.busy:
             self._check_times(bench, *self._kinds)
-        several = []
-        for trial in trials(self.found, seen, self.work, diagnosis.tolerance):
-            if trial.name != COMPILE or diagnosis.budget_s >= _LEAST_FOR_COMPILING_S:
-                several.append(trial)
-            else:
-                diagnosis.notes.append(f"{_NOT_COMPILED}: that takes a budget_s of {_LEAST_FOR_COMPILING_S:g} or more.")
+        waiting = list(trials(self.found, seen, contents, self.work, diagnosis.tolerance))
+        compiling = [trial for trial in waiting if trial.name == COMPILE]
+        if compiling and diagnosis.budget_s < _LEAST_FOR_COMPILING_S:
+            diagnosis.notes.append(f"{_NOT_COMPILED}: that takes a budget_s of {_LEAST_FOR_COMPILING_S:g} or more.")
+            compiling = []
         if not can_compile({p.device.type for p in self.found.parameters}) and not is_compiled(self.found):
             diagnosis.notes.append(f"{_NOT_COMPILED}: it finds no compiler on this machine.")
-        quick = [trial for trial in several if trial.name != COMPILE]
-        alike = self._alike(bench, plain, quick)
+        waiting = [trial for trial in waiting if trial.name != COMPILE]
+        alike = self._alike(bench, plain, waiting)
         while (clear := self._clear(bench, alike)) is not None and not diagnosis.interrupted:
             bench.adopted += (clear,)
-            quick = of_each_kind([clear, *quick])[1:]
+            waiting = of_each_kind([clear, *waiting])[1:]
             plain = bench.steps()
-            alike = self._alike(bench, plain, quick)
-        if diagnosis.interrupted:
-            return
+            alike = self._alike(bench, plain, waiting)
         # Last, since nobody shall wait for a compiler whose work could not be timed.
-        alike += self._alike(bench, plain, [trial for trial in several if trial.name == COMPILE])
-        self._time(bench, sorted(alike, key=several.index))
+        if not diagnosis.interrupted:
+            self._time(bench, alike + self._alike(bench, plain, compiling))
 
-    def _unspent_s(self) -> float:
-        """Seconds of the budget that are left; negative where it is exceeded."""
-        return self.diagnosis.budget_s - (time.perf_counter() - self._started)
-
-    def _left_s(self) -> float:
-        return max(self._unspent_s(), _LEAST_SHARE * self.diagnosis.budget_s)
-
-    def _rounds_s(self, several: list[Trial]) -> float:
-        """Seconds that the rounds of a verdict take."""
-        step_s = self._step_s[""]
-        calls_s = 2 * step_s + sum(self._step_s.get(trial.name, step_s) for trial in several)
-        return paired.MIN_ROUNDS * timings(step_s) * calls_s
+    def _unspent_s(self, of: float = 1.0) -> float:
+        """Seconds of the budget that are left, or of so many budgets; negative where they are exceeded."""
+        return of * self.diagnosis.budget_s - (time.perf_counter() - self._started)
 
     def _alike(self, bench: Bench, plain: Steps, several: list[Trial]) -> list[Trial]:
         """Those changes with which the first steps give what they give without."""
-        self._step_s = {"": plain.step_s}
+        self._step_s[""] = plain.step_s
         alike = []
         for trial in several:
-            needed_s = self._rounds_s([trial]) if trial.name == COMPILE else 2 * PARITY_STEPS * plain.step_s
-            compiling_s = _LEFT_FOR_COMPILING_S * (_BUSY_COMPILER if self.diagnosis.busy else 1.0)
-            is_late = trial.name == COMPILE and self._unspent_s() < compiling_s
-            if is_late or needed_s > self._left_s() * _SCREEN_SHARE:
+            needed_s, left_s = 2 * PARITY_STEPS * plain.step_s, self._unspent_s(_MOST_OVERRUN)
+            if trial.name == COMPILE:
+                needed_s = _LEFT_FOR_COMPILING_S * (_BUSY_COMPILER if self.diagnosis.busy else 1.0)
+                left_s = self._unspent_s()
+            if needed_s > left_s:
                 self._put(Tried(trial.name, verdict=NO_TIME))
                 continue
-            tried = self._parity(bench, plain, (trial,), trial.name)
+            tried = self._parity(bench, plain, trial)
             self._put(tried)
             if not tried.verdict:
                 alike.append(trial)
@@ -651,16 +711,11 @@ class _Work:
         best = min(alike, key=lambda trial: self._step_s[trial.name], default=None)
         if best is None or len(alike) == 1 or self._step_s[best.name] > _CLEAR * self._step_s[""]:
             return None
-        rounds = StepRounds(bench, {best.name: (best,)}, f"timing: {best.name}", self._left_s() * _SCREEN_SHARE)
-        judged = rounds.judged()
-        self._learn(rounds)
-        if best.name not in judged or judged[best.name].verdict is not Verdict.FASTER:
+        self._rounds(bench, [best], f"timing: {best.name}", self._unspent_s() * _SCREEN_SHARE)
+        if self._of(best.name).verdict != Verdict.FASTER:
             return None
-        self._judge(best.name, judged[best.name])
         self._advise(best)
-        self._adopted = self._of(best.name).with_all()
-        if bench.adopted:
-            self.diagnosis.together = self._adopted
+        self._adopted = self._of(best.name)
         return best
 
     def _repeated(self, bench: Bench) -> Steps:
@@ -678,105 +733,84 @@ class _Work:
         """Calls of two kinds, which from the same state are of one kind: it is the step, and not the machine."""
         seconds = []
         for _ in range(_CALLS_FOR_KINDS):
-            bench.arrange(())
-            seconds.append(self._timed())
+            bench.arrange()
+            seconds.append(bench.timed())
         if _two_kinds(seconds) is None:
             raise StepError(
                 f"The step does different work in each call: some take {format_seconds(short_s)} and others "
                 f"{format_seconds(long_s)}. Hand over a step that always does the same."
             )
 
-    def _parity(self, bench: Bench, plain: Steps, changes: tuple[Trial, ...], name: str) -> Tried:
+    def _parity(self, bench: Bench, plain: Steps, trial: Trial) -> Tried:
         """Whether a change gives what the step gives."""
-        started = time.perf_counter()
-        self.work.compile_until = started + self._left_s() * _SCREEN_SHARE
+        name, notes, started = trial.name, self.diagnosis.notes, time.perf_counter()
+        self.work.compile_until = started + self._unspent_s() * _SCREEN_SHARE
         try:
             with progress(f"first steps: {name}", 1.0):
-                steps = bench.steps(changes)
+                steps = bench.steps([trial])
         except Exception as error:
             if self.work.gave_up:
-                self.diagnosis.notes.append(
-                    f"Compiling was given up after {format_seconds(time.perf_counter() - started)}: {name}."
-                )
+                notes.append(f"Compiling was given up after {format_seconds(time.perf_counter() - started)}.")
                 return Tried(name, verdict=NO_TIME, remark="compiling was given up")
             return Tried(name, verdict=IMPOSSIBLE, remark=f"{type(error).__name__}: {str(error).splitlines()[0][:80]}")
         finally:
             bench.close()
             self.work.compile_until = math.inf  # what is in the rounds is compiled
         if name == COMPILE:
-            self._compiling_s = max(0.0, steps.seconds[0] - plain.seconds[0])
-            self.diagnosis.notes.append(f"Compiling took {format_seconds(self._compiling_s)} of the time.")
-        difference = plain.difference(steps)
+            self._compiling_s = max(0.0, steps.first_s - plain.first_s)
+            notes.append(f"Compiling took {format_seconds(self._compiling_s)} of the time.")
+        difference, first = plain.difference(steps, trial.far_as_well), steps.step_s / plain.step_s
         self._step_s[name] = steps.step_s
-        if difference <= self.diagnosis.tolerance and steps.step_s > _FAR_SLOWER * plain.step_s:
+        if difference > self.diagnosis.tolerance:
+            return Tried(name, difference, verdict=CHANGES_RESULTS)
+        if first > _FAR_SLOWER:
             return Tried(name, difference, verdict=str(Verdict.SLOWER), remark="far slower in its first steps")
-        return Tried(name, difference, verdict=CHANGES_RESULTS if difference > self.diagnosis.tolerance else "")
+        return Tried(name, difference, first=first)
 
     def _time(self, bench: Bench, alike: list[Trial]) -> None:
-        diagnosis, screen_s = self.diagnosis, self._left_s() * _SCREEN_SHARE
+        """Time what is left in rounds, the likeliest first; of several, those once more that look faster."""
         fitting: list[Trial] = []
-        for trial in alike:
-            if not fitting or self._rounds_s([*fitting, trial]) <= screen_s:
-                fitting.append(trial)
-            else:
+        for trial in sorted(alike, key=lambda trial: self._step_s[trial.name]):
+            rounds_s = paired.MIN_ROUNDS * sum(self._step_s[each] for each in ("", "", trial.name))
+            rounds_s += paired.MIN_ROUNDS * sum(self._step_s[each.name] for each in fitting)
+            if rounds_s > (self._unspent_s() * _SCREEN_SHARE if fitting else self._unspent_s(_MOST_OVERRUN)):
                 self._put(replace(self._of(trial.name), verdict=NO_TIME))
-        if not fitting:
-            if self._adopted is None and any(tried.verdict == NO_TIME for tried in diagnosis.tried):
-                self._too_short(2 * diagnosis.budget_s)
-            return
-        screen = StepRounds(bench, {t.name: (t,) for t in fitting}, "trying changes", screen_s)
-        judged = screen.judged()
-        self._learn(screen)
-        for label, judgement in judged.items():
-            self._judge(label, judgement)
-        if diagnosis.interrupted:
-            return
-        promising = [
-            trial
-            for trial in sorted(fitting, key=lambda trial: judged[trial.name].ratio)
-            if judged[trial.name].verdict is Verdict.FASTER
-            or (judged[trial.name].verdict is Verdict.UNCLEAR and judged[trial.name].ratio < _PROMISING)
+            else:
+                fitting.append(trial)
+        self._rounds(bench, fitting, "trying changes", self._unspent_s() * (_SCREEN_SHARE if len(fitting) > 1 else 1))
+        judged = sorted((t for t in map(self._of, (t.name for t in fitting)) if t.ratio), key=lambda t: t.ratio)
+        names = [
+            tried.name
+            for tried in judged
+            if tried.verdict == Verdict.FASTER
+            or (tried.verdict == Verdict.UNCLEAR and tried.interval.low * _MAY_SAVE < 1)
         ]
-        self._decide(bench, of_each_kind(promising)[:_FINALISTS])
-
-    def _decide(self, bench: Bench, finalists: list[Trial]) -> None:
-        """Time what looked good once more: the best of several looks better than it is, in the rounds that chose it."""
-        diagnosis = self.diagnosis
-        if not finalists:
-            return
-        cases: dict[str, tuple[Trial, ...]] = {trial.name: (trial,) for trial in finalists}
-        all_names = " + ".join(cases)
-        together = None
-        if len(finalists) > 1:
-            together = self._parity(bench, bench.steps(), tuple(finalists), all_names)
-            if not together.verdict:
-                cases[all_names] = tuple(finalists)
-            if self._adopted is None:
-                diagnosis.together = together
-        final = StepRounds(bench, cases, "timing the best again", self._left_s())
-        judged = final.judged()
-        self._learn(final)
+        finalists = of_each_kind(sorted((t for t in fitting if t.name in names), key=lambda t: names.index(t.name)))
+        if len(fitting) > 1 and not self.diagnosis.interrupted:
+            # The best of several looks better than it is, in the rounds that chose it.
+            self._rounds(bench, finalists[:_FINALISTS], "timing the best again", self._unspent_s())
         for trial in finalists:
-            if trial.name in judged:
-                self._judge(trial.name, judged[trial.name])
-                self._advise(trial)
-        if together is not None and all_names in judged:
-            together = _with(together, judged[all_names])
-            if self._adopted is None or together.verdict == Verdict.FASTER:
-                diagnosis.together = replace(together, on_top_of=self._adopted).with_all()
-        elif self._adopted is not None and all_names in judged and judged[all_names].verdict is Verdict.FASTER:
-            diagnosis.together = self._of(all_names).with_all()
+            self._advise(trial)
+        if any(tried.verdict == NO_TIME for tried in self.diagnosis.tried):
+            self.diagnosis.needed_s = math.ceil(2 * self.diagnosis.budget_s)
 
-    def _learn(self, rounds: StepRounds) -> None:
+    def _rounds(self, bench: Bench, several: list[Trial], title: str, budget_s: float) -> None:
+        """Keep what rounds say of some changes; without a verdict, that there was no time, unless one was known."""
         diagnosis = self.diagnosis
+        if not several:
+            return
+        rounds = StepRounds(bench, several, title, budget_s, self._unspent_s(_MOST_OVERRUN))
+        judged = rounds.judged()
         diagnosis.interrupted |= rounds.interrupted
-        diagnosis.noise = getattr(rounds, "noise", diagnosis.noise)
+        diagnosis.noise = rounds.noise or diagnosis.noise
         diagnosis.busy = rounds.busy or diagnosis.busy
-        if len(rounds.cases[0].samples) < paired.MIN_ROUNDS and not rounds.interrupted:
-            self._too_short(2 * diagnosis.budget_s)
-
-    def _too_short(self, needed_s: float) -> None:
-        self.diagnosis.needed_s = math.ceil(needed_s)
+        for trial in several:
+            tried = self._of(trial.name)
+            if judgement := judged.get(trial.name):
+                interval, verdict = judgement.interval, str(judgement.verdict)
+                self._put(replace(tried, ratio=judgement.ratio, interval=interval, verdict=verdict))
+            elif not tried.verdict:
+                self._put(replace(tried, verdict=NO_TIME))
 
     def _of(self, name: str) -> Tried:
         return next(tried for tried in self.diagnosis.tried if tried.name == name)
@@ -787,19 +821,18 @@ class _Work:
         index = names.index(tried.name) if tried.name in names else len(names)
         self.diagnosis.tried[index : index + 1] = [replace(tried, on_top_of=self._adopted)]
 
-    def _judge(self, name: str, judgement: paired.Judgement) -> None:
-        self._put(_with(self._of(name), judgement))
-
     def _advise(self, trial: Trial) -> None:
         diagnosis, tried = self.diagnosis, self._of(trial.name)
         if tried.verdict != Verdict.FASTER:
             return
-        saves, low, high = diagnosis._saving(tried)
+        # Waiting for data is no part of what was timed.
+        saves, low, high = (share * (1 - diagnosis.phases[LOADING]) for share in tried.saves())
         what = "losses" if diagnosis.compared == "loss" else "weights"
-        same = f"The {what} are the same to the bit" if not tried.difference else f"The {what} agree"
-        because = f"{trial.because} {same}{_difference(tried.difference, ' to ')}."
-        if tried.on_top_of is not None:
-            because += f" Tried on top of: {tried.on_top_of.name}."
+        same = f"agree to {tried.difference:.1g}" if tried.difference else "are the same to the bit"
+        because = f"{trial.because} The {what} {same}."
+        before = tried.on_top_of
+        if before is not None:
+            because += f" Tried on top of: {before.name}."
         if trial.name == COMPILE and self._compiling_s:
             steps = math.ceil(self._compiling_s / (saves * diagnosis.step_s))
             because += (
@@ -809,30 +842,6 @@ class _Work:
             because += " On a machine without other programs it may save nothing."
         diagnosis.plan.append(Advice(trial.change, because, trial.lesson, saves, "tried", low=low, high=high))
 
-    def _peak(self, bench: Bench) -> None:
-        if self.diagnosis.interrupted or self.diagnosis.step_s > 1.0:
-            return
-        bench.arrange(())
-        with contextlib.suppress(Exception):  # a profiler that is on already, say; the times stand
-            self.diagnosis.peak_bytes = self.device.peak_memory(self.work.call)[0]
-
-
-class _Batches:
-    def __init__(self, data: Iterable[Any]) -> None:
-        self._data, self._batches = data, iter(data)
-        self.workers = getattr(data, "num_workers", 0)
-
-    def following(self) -> tuple[Any, float]:
-        for _ in range(2):
-            start = time.perf_counter()
-            try:
-                batch = next(self._batches)
-            except StopIteration:
-                self._batches = iter(self._data)
-                continue
-            return batch, time.perf_counter() - start
-        raise StepError("data has no more batches: pass a loader, or a list of batches, that can be read again.")
-
 
 def _two_kinds(seconds: Sequence[float]) -> tuple[float, float] | None:
     """The medians of two groups with a wide gap between them and a quarter of the calls in each; None otherwise."""
@@ -841,6 +850,15 @@ def _two_kinds(seconds: Sequence[float]) -> tuple[float, float] | None:
         if len(ordered) >= _CALLS_FOR_KINDS and ordered[i] > _GAP * ordered[i - 1]:
             return statistics.median(ordered[:i]), statistics.median(ordered[i:])
     return None
+
+
+def _longer(seconds: Sequence[float]) -> tuple[float, float] | None:
+    """The medians of the first third and the last, where every call of the last took longer than any of the first."""
+    third = len(seconds) // 3
+    if third < 3 or max(first := seconds[:third]) > min(last := seconds[-third:]):
+        return None
+    ends = statistics.median(first), statistics.median(last)
+    return ends if ends[1] > _LONGER * ends[0] else None
 
 
 def _check_arguments(step: Any, data: Any, budget_s: float, tolerance: float) -> None:
@@ -880,25 +898,9 @@ def _described(batch: Any) -> str:
     return f"a {type(batch).__name__}" + (f" with tensors of {shapes}" if shapes else "")
 
 
-def _is_double(tensor: torch.Tensor) -> bool:
-    return tensor.dtype == torch.float64
-
-
-def _with(tried: Tried, judgement: paired.Judgement) -> Tried:
-    return replace(tried, ratio=judgement.ratio, interval=judgement.interval, verdict=str(judgement.verdict))
-
-
-def _ends(less: tuple[float, float, float]) -> str:
-    """A saving with its interval: ``31% (28 to 34)``."""
-    share, low, high = (format_percent(part) for part in less)
-    return f"{share} ({low.rstrip('%')} to {high})"
+def _share(share: float | None) -> str:
+    return format_percent(share) if share is not None else "–"
 
 
 def _interval(interval: Interval | None) -> str:
     return f"{interval.low:.3f} to {interval.high:.3f}" if interval is not None and interval.bounded else ""
-
-
-def _difference(difference: float | None, before: str = "") -> str:
-    if difference is None:
-        return ""
-    return f"{before}{difference:.1g}" if difference else "" if before else "0"

@@ -62,15 +62,9 @@ class Seen:
     counts: collections.Counter[str] = field(default_factory=collections.Counter)
     waits: dict[str, float] = field(default_factory=dict)
     unused: dict[str, float] = field(default_factory=dict)
-    zeroes: bool = False  # gradients were set to zero instead of None
     anomaly: bool = False
     deterministic: bool = False
     profiled: bool = False
-
-    @property
-    def work(self) -> tuple[tuple[str, int], ...]:
-        """What it did, to be compared with another call's; waiting for data does not count."""
-        return tuple(sorted(self.counts.items()))
 
 
 class PhaseWatch:
@@ -176,10 +170,9 @@ class PhaseWatch:
         if recorded:
             self._passes.append((name, seconds, used))
 
-    def _zero_grad(self, zero_grad: Callable[..., Any], set_to_none: bool = True) -> None:
-        self._seen.zeroes |= not set_to_none
+    def _zero_grad(self, zero_grad: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
         with self._in(OPTIMIZER):
-            zero_grad(set_to_none=set_to_none)
+            zero_grad(*args, **kwargs)
 
     def _backward(self, backward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         seen = self._seen

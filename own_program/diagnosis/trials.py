@@ -1,7 +1,7 @@
 """Changes that are tried on a training step: each can be taken back, and none is a matter of taste.
 
-A trial is in force inside of a context. Before and after it all of the step's state is put back (``step_rounds.py``):
-a context has to undo only what no snapshot holds.
+Before and after each, all of the step's state is put back (``state.py``), with torch's switches, attributes of modules
+and of optimizers: a trial has to undo only what no snapshot holds, and gives a context for that.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,7 +23,7 @@ from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from course_utils.measure.compiler import compiler
-from course_utils.show.formats import listed
+from course_utils.show.formats import format_percent, listed
 from own_program.diagnosis.phases import Seen, is_compiled, wrapped
 from own_program.diagnosis.state import Found
 
@@ -58,7 +60,7 @@ class Trial:
         change: what to do, as an order.
         because: what was seen that speaks for it.
         lesson: the notebook that shows it.
-        on: gives a context in which the change is in force.
+        on: puts it in force; it may give a context, at whose end it no longer is.
         instead_of: the same text for those of which one excludes the others.
     """
 
@@ -66,11 +68,12 @@ class Trial:
     change: str
     because: str
     lesson: str
-    on: Callable[[Work], AbstractContextManager[Any]]
+    on: Callable[[Work], AbstractContextManager[Any] | None]
     instead_of: str = ""
+    far_as_well: bool = True  # the weights must go as far as without it
 
 
-def trials(found: Found, seen: Seen, work: Work, tolerance: float) -> Iterator[Trial]:
+def trials(found: Found, seen: Seen, contents: Any, work: Work, tolerance: float) -> Iterator[Trial]:
     """Yield what may help this step, the likeliest first."""
     devices = {p.device.type for p in found.parameters}
     if seen.anomaly:
@@ -80,16 +83,42 @@ def trials(found: Found, seen: Seen, work: Work, tolerance: float) -> Iterator[T
             "Autograd's anomaly mode is on: it keeps a Python stack for every operation and looks for NaN in every "
             "gradient.",
             "your_own_program",
-            lambda work: _no_anomaly(),
+            _no_anomaly,
         )
     if hooks := _hooks(found):
         names = listed(sorted({getattr(hook, "__qualname__", type(hook).__qualname__) for hook in hooks}))
         yield Trial(
             "hooks off",
             f"take the hooks off the modules: {names}",
-            f"{len(hooks)} hook{'s' * (len(hooks) > 1)} of your own run in each step.",
+            f"{len(hooks)} hook{'s' * (len(hooks) > 1)} of your own run{'s' * (len(hooks) == 1)} in each step.",
             "your_own_program",
             lambda work: _no_hooks(found),
+        )
+    if contents.denormal and devices == {"cpu"} and _flushes():
+        yield Trial(
+            "denormal numbers flushed",
+            "call torch.set_flush_denormal(True) where the program begins",
+            f"{because_of_denormals(contents.denormal)} The switch is each thread's own: those that run keep theirs.",
+            "your_own_program",
+            _flushed,
+        )
+    for loop in contents.loops:
+        if loop.distance is not None:
+            yield Trial(
+                f"{loop.name} at once",
+                call_once(loop),
+                because_of(loop),
+                "your_own_program",
+                partial(_at_once, loop),
+            )
+    for rows in contents.rows:
+        yield Trial(
+            f"sparse {rows.name}",
+            sparse_change(rows),
+            because_of_rows(rows),
+            "your_own_program",
+            partial(_sparse, rows),
+            far_as_well=isinstance(rows.optimizer, _SPARSE),
         )
     if seen.deterministic:
         yield Trial(
@@ -97,7 +126,7 @@ def trials(found: Found, seen: Seen, work: Work, tolerance: float) -> Iterator[T
             "switch deterministic algorithms off, where runs need not give the same bits",
             "torch.use_deterministic_algorithms is on.",
             "reproducible_runs",
-            lambda work: _deterministic_off(),
+            lambda work: torch.use_deterministic_algorithms(False),
         )
     if useless := _without_optimizer(found):
         yield Trial(
@@ -105,21 +134,13 @@ def trials(found: Found, seen: Seen, work: Work, tolerance: float) -> Iterator[T
             f"run {useless} under torch.no_grad(), or freeze what is trained nowhere",
             f"No optimizer that this step names updates {useless}, and its parameters ask for gradients.",
             "no_grad",
-            lambda work: _frozen(found),
+            lambda work: _freeze(found),
         )
     if not is_compiled(found) and can_compile(devices):
         yield _compile(found)
-    for name, optimizer in found.optimizers.items():
-        yield from _of_optimizer(name if len(found.optimizers) > 1 else type(optimizer).__name__, optimizer)
-    if seen.zeroes:
-        yield Trial(
-            "set_to_none",
-            "let zero_grad() set gradients to None: leave out set_to_none=False",
-            "zero_grad() writes zeros into every gradient, and the backward pass adds to them.",
-            "memory_snapshots",
-            lambda work: _set_to_none(found),
-        )
-    if any(isinstance(module, torch.nn.Conv2d) for module in found.modules) and not _is_channels_last(found):
+    for optimizer in found.optimizers.values():
+        yield from _fused(optimizer)
+    if _images(found) and not _is_channels_last(found):
         yield Trial(
             "channels_last",
             "put the model and its images into channels_last",
@@ -132,13 +153,12 @@ def trials(found: Found, seen: Seen, work: Work, tolerance: float) -> Iterator[T
     if devices == {"cuda"}:
         yield from _on_cuda(found, work)
     if tolerance >= _BFLOAT16_TOLERANCE and len(devices) == 1 and not torch.is_autocast_enabled(*devices):
-        device = next(iter(devices))
         yield Trial(
             "bfloat16",
             "run the forward pass under torch.autocast in bfloat16",
             f"It stays within the tolerance of {tolerance:g} that you gave.",
             "mixed_precision",
-            lambda work: _stepping(work, lambda step: torch.autocast(device, torch.bfloat16)(step)),
+            lambda work: _attribute(work, "step", torch.autocast(*devices, torch.bfloat16)(work.step)),
         )
 
 
@@ -152,118 +172,158 @@ def can_compile(devices: set[str]) -> bool:
 
 
 @contextlib.contextmanager
-def _no_anomaly() -> Iterator[None]:
-    before = torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
-    torch.set_anomaly_enabled(False)
-    # The step may switch it on itself.
-    with wrapped(torch, "set_anomaly_enabled", lambda *_: None):
-        yield
-    torch.set_anomaly_enabled(*before)
-
-
-@contextlib.contextmanager
-def _deterministic_off() -> Iterator[None]:
-    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
-    torch.use_deterministic_algorithms(False)
+def _attribute(owner: Any, name: str, value: Any) -> Iterator[None]:
+    before = getattr(owner, name)
+    setattr(owner, name, value)
     try:
         yield
     finally:
-        torch.use_deterministic_algorithms(True, warn_only=warn_only)
+        setattr(owner, name, before)
+
+
+def _no_anomaly(work: Work) -> AbstractContextManager[None]:
+    torch.set_anomaly_enabled(False)
+    # The step may switch it on itself.
+    return wrapped(torch, "set_anomaly_enabled", lambda *_: None)
 
 
 _KINDS_OF_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
-def _modules_hooks(found: Found) -> Iterator[dict[int, Any]]:
-    for model in found.models.values():
-        for module in model.modules():
-            yield from (getattr(module, kind) for kind in _KINDS_OF_HOOKS)
+def _is_own(hook: Any) -> bool:
+    """PyTorch's hooks are none to take off: some normalise weights."""
+    return not (getattr(hook, "__module__", None) or "").startswith("torch.")
 
 
 def _hooks(found: Found) -> list[Any]:
-    """Hooks that are not PyTorch's own, such as those that normalise weights."""
-    every = [hook for hooks in _modules_hooks(found) for hook in hooks.values()]
-    return [hook for hook in every if not (getattr(hook, "__module__", None) or "").startswith("torch.")]
+    every = [h for module in found.modules for kind in _KINDS_OF_HOOKS for h in getattr(module, kind).values()]
+    return list(filter(_is_own, every))
+
+
+def _no_hooks(found: Found) -> None:
+    for module in found.modules:
+        for kind in _KINDS_OF_HOOKS:
+            hooks = getattr(module, kind)
+            setattr(module, kind, type(hooks)((key, hook) for key, hook in hooks.items() if not _is_own(hook)))
+
+
+def because_of_denormals(shares: Mapping[str, float]) -> str:
+    """Where most of them were seen."""
+    place = max(shares, key=shares.__getitem__)
+    return f"Of the numbers in {place}, {format_percent(shares[place])} are denormal: so tiny that CPUs may be slow."
+
+
+def _flushes() -> bool:
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(torch.set_flush_denormal, True).result()
 
 
 @contextlib.contextmanager
-def _no_hooks(found: Found) -> Iterator[None]:
-    own = {id(hook) for hook in _hooks(found)}
-    before = [(hooks, dict(hooks)) for hooks in _modules_hooks(found)]
-    for hooks, kept in before:
-        for key in [key for key, hook in kept.items() if id(hook) in own]:
-            del hooks[key]
-    try:
+def _flushed(work: Work) -> Iterator[None]:
+    """In a thread of its own: the switch is each thread's, and workers begin with that of who starts them."""
+    step = work.step
+    with (
+        ThreadPoolExecutor(1, initializer=torch.set_flush_denormal, initargs=(True,)) as thread,
+        _attribute(work, "step", lambda *args: thread.submit(step, *args).result()),
+    ):
         yield
-    finally:
-        for hooks, kept in before:
-            hooks.clear()
-            hooks.update(kept)
 
 
-def _of_optimizer(name: str, optimizer: Optimizer) -> Iterator[Trial]:
-    """Another way to run the same update."""
-    groups = optimizer.param_groups
-    count = sum(len(group["params"]) for group in groups)
-    if not count or any(group.get("fused") or group.get("differentiable") for group in groups):
-        return
-    if _can_fuse(optimizer):
-        how = "one by one" if _is_loop(optimizer) else "by several kernels each"
+def call_once(loop: Any) -> str:
+    """What to do about a loop over rows, as an order."""
+    return f"call {loop.name} once on all {loop.count} rows"
+
+
+def because_of(loop: Any) -> str:
+    """What was seen of it."""
+    return f"It is called {loop.count} times in each forward pass, on one row each, and needs no call for another."
+
+
+def _at_once(loop: Any, work: Work) -> AbstractContextManager[None]:
+    """At the first row the module works on all; then each row is handed its part."""
+    parts: list[torch.Tensor] = []
+
+    def forward(on_all: Callable[..., Any], row: torch.Tensor) -> torch.Tensor:
+        if not parts:
+            shape, stride = (loop.count, *row.shape), (loop.distance, *row.stride())
+            rows = row._base.as_strided(shape, stride, row.storage_offset())
+            is_batch_of_one = row.ndim > 1 and len(row) == 1
+            parts.extend(on_all(rows.flatten(0, 1)).split(1) if is_batch_of_one else on_all(rows).unbind())
+        return parts.pop(0)
+
+    return wrapped(loop.module, "forward", forward)
+
+
+_SPARSE = (torch.optim.SGD, torch.optim.Adagrad)  # they take sparse gradients themselves
+
+
+def sparse_change(rows: Any) -> str:
+    """What to do about rows without a gradient, as an order."""
+    how = "" if isinstance(rows.optimizer, _SPARSE) else ", and update it with torch.optim.SparseAdam"
+    return f"pass sparse=True to {rows.name}{how}"
+
+
+def because_of_rows(rows: Any) -> str:
+    """What was seen of them, and what becomes another update."""
+    left = (
+        "" if isinstance(rows.optimizer, _SPARSE) else " With it the others stay, whatever momentum or decay there is."
+    )
+    return f"Of its {rows.count:,} rows {rows.touched:,} get a gradient, and all are updated.{left}"
+
+
+def _sparse(rows: Any, work: Work) -> AbstractContextManager[None] | None:
+    """Its gradient holds the rows that were looked up; where the optimizer cannot take that, another one does."""
+    optimizer, weight = rows.optimizer, rows.module.weight
+    rows.module.sparse, weight.grad = True, None
+    if isinstance(optimizer, _SPARSE):
+        return None
+    if not isinstance(optimizer, torch.optim.Adam):
+        raise TypeError("no sparse optimizer makes these updates")
+    group = next(group for group in optimizer.param_groups if any(p is weight for p in group["params"]))
+    group["params"] = [p for p in group["params"] if p is not weight]
+    lazy = torch.optim.SparseAdam([weight], lr=float(group["lr"]), betas=group["betas"], eps=group["eps"])
+    if state := optimizer.state.get(weight):
+        lazy.state[weight] = state | {"step": int(state["step"])}
+
+    def zeroed(zero_grad: Callable[..., None], *given: Any, **named: Any) -> None:
+        zero_grad(*given, **named)
+        lazy.zero_grad()
+
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(optimizer.register_step_post_hook(lambda *_: lazy.step()))
+        stack.enter_context(wrapped(optimizer, "zero_grad", zeroed))
+        return stack.pop_all()
+
+
+def _fused(optimizer: Optimizer) -> Iterator[Trial]:
+    from torch.utils._foreach_utils import _get_fused_kernels_supported_devices
+
+    name, groups, places = type(optimizer).__name__, optimizer.param_groups, _get_fused_kernels_supported_devices()
+    parameters = [p for group in groups for p in group["params"]]
+    taken = any(group.get("fused") or group.get("differentiable") for group in groups)
+    can = all(p.is_floating_point() and p.device.type in places for p in parameters)
+    if parameters and not taken and can and "fused" in optimizer.defaults:
+        loops = all(
+            group.get("foreach") is False or (group.get("foreach") is None and p.device.type == "cpu")
+            for group in groups
+            for p in group["params"]
+        )
         yield Trial(
             f"fused {name}",
             f"pass fused=True to {name}",
-            f"{name} updates {count} tensors, {how}.",
+            f"{name} updates {len(parameters)} tensors, {'one by one' if loops else 'by several kernels each'}.",
             "torch_compile",
-            lambda work: _flags(optimizer, {"fused": True, "foreach": False}),
-        )
-    elif "foreach" in optimizer.defaults and _is_loop(optimizer):
-        yield Trial(
-            f"foreach {name}",
-            f"pass foreach=True to {name}",
-            f"{name} updates {count} tensors, one by one.",
-            "torch_compile",
-            lambda work: _flags(optimizer, {"foreach": True}),
+            lambda work: _fuse(optimizer),
         )
 
 
-def _is_loop(optimizer: Optimizer) -> bool:
-    """Whether tensors are updated one by one: what torch does on a CPU unless told otherwise."""
-    groups = optimizer.param_groups
-    return all(
-        group.get("foreach") is False
-        or (group.get("foreach") is None and any(p.device.type == "cpu" for p in group["params"]))
-        for group in groups
-    )
-
-
-def _can_fuse(optimizer: Optimizer) -> bool:
-    from torch.utils._foreach_utils import _get_fused_kernels_supported_devices
-
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    places = _get_fused_kernels_supported_devices()
-    return "fused" in optimizer.defaults and all(p.is_floating_point() and p.device.type in places for p in parameters)
-
-
-@contextlib.contextmanager
-def _flags(optimizer: Optimizer, flags: Mapping[str, bool]) -> Iterator[None]:
-    before = [{key: group.get(key) for key in flags} for group in optimizer.param_groups]
-    scaling = getattr(optimizer, "_step_supports_amp_scaling", None)
+def _fuse(optimizer: Optimizer) -> None:
     for group in optimizer.param_groups:
-        group.update(flags)
-    if flags.get("fused"):
-        optimizer._step_supports_amp_scaling = True  # as its constructor would: a gradient scaler asks
-        for p, state in optimizer.state.items():  # a fused kernel reads the number of the step from beside the weights
-            if isinstance(state.get("step"), torch.Tensor):
-                state["step"] = state["step"].to(p.device)
-    try:
-        yield
-    finally:
-        for group, values in zip(optimizer.param_groups, before, strict=True):
-            group.update(values)
-        if flags.get("fused"):
-            del optimizer._step_supports_amp_scaling
-            if scaling is not None:
-                optimizer._step_supports_amp_scaling = scaling
+        group.update(fused=True, foreach=False)
+    optimizer._step_supports_amp_scaling = True  # as its constructor would: a gradient scaler asks
+    for p, state in optimizer.state.items():  # a fused kernel reads the number of the step from beside the weights
+        if isinstance(state.get("step"), torch.Tensor):
+            state["step"] = state["step"].to(p.device)
 
 
 def _compile(found: Found) -> Trial:
@@ -304,53 +364,33 @@ def _compile(found: Found) -> Trial:
 @contextlib.contextmanager
 def _quiet_compiler() -> Iterator[None]:
     """Without the compiler's warnings: nobody can mend what it says of a trial. Other loggers speak on."""
-    loggers = [logging.getLogger(f"torch.{part}") for part in ("_dynamo", "_functorch", "_inductor")]
-    before = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        for logger, level in zip(loggers, before, strict=True):
-            logger.setLevel(level)
-
-
-@contextlib.contextmanager
-def _set_to_none(found: Found) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
-        for owner in (*found.optimizers.values(), *found.models.values()):
-            stack.enter_context(wrapped(owner, "zero_grad", lambda zero_grad, *_, **__: zero_grad(set_to_none=True)))
+        for part in ("_dynamo", "_functorch", "_inductor"):
+            logger = logging.getLogger(f"torch.{part}")
+            stack.callback(logger.setLevel, logger.level)
+            logger.setLevel(logging.ERROR)
         yield
 
 
 def _without_optimizer(found: Found) -> str:
     """The modules that need gradients though no optimizer updates any of their parameters; empty if there are none."""
     updated = found.updated
-    if not updated:
-        return ""
     names: list[str] = []
     for name, model in found.models.items():
-        idle = {id(p) for p in model.parameters() if p.requires_grad} - updated
         for path, module in model.named_modules():
-            own = {id(p) for p in module.parameters()}
-            full = f"{name}.{path}".rstrip(".")
-            if own & idle and not own & updated and not any(full.startswith(f"{other}.") for other in names):
+            own, full = list(module.parameters()), f"{name}.{path}".rstrip(".")
+            idle = any(p.requires_grad for p in own) and not updated & set(map(id, own))
+            if updated and idle and not any(full.startswith(f"{other}.") for other in names):
                 names.append(full)
     return listed(names[:3]) + (" and others" if len(names) > 3 else "") if names else ""
 
 
-@contextlib.contextmanager
-def _frozen(found: Found) -> Iterator[None]:
+def _freeze(found: Found) -> None:
     updated = found.updated
-    idle = [p for p in found.parameters if p.requires_grad and id(p) not in updated]
-    for p in idle:
-        p.requires_grad_(False)
-        p.grad = None
-    try:
-        yield
-    finally:
-        for p in idle:
-            p.requires_grad_(True)
+    for p in found.parameters:
+        if p.requires_grad and id(p) not in updated:
+            p.requires_grad_(False)
+            p.grad = None
 
 
 def _images(found: Found) -> list[torch.nn.Parameter]:
@@ -362,21 +402,14 @@ def _is_channels_last(found: Found) -> bool:
     return any(not w.is_contiguous() and w.is_contiguous(memory_format=torch.channels_last) for w in wide)
 
 
-@contextlib.contextmanager
-def _channels_last(found: Found) -> Iterator[None]:
-    before = [(weight, weight.data) for weight in _images(found)]
-    for weight, data in before:
-        weight.data = data.to(memory_format=torch.channels_last)
+def _channels_last(found: Found) -> None:
+    for weight in _images(found):
+        weight.data = weight.data.to(memory_format=torch.channels_last)
         for optimizer in found.optimizers.values():
             state = optimizer.state.get(weight, {})
             for key, value in state.items():
-                if isinstance(value, torch.Tensor) and value.shape == data.shape:
+                if isinstance(value, torch.Tensor) and value.shape == weight.shape:
                     state[key] = value.to(memory_format=torch.channels_last)
-    try:
-        yield
-    finally:
-        for weight, data in before:
-            weight.data = data
 
 
 def cores() -> int:
@@ -392,19 +425,9 @@ def _threads() -> Iterator[Trial]:
             f"call torch.set_num_threads({count})",
             f"It runs in {now} thread{'s' if now > 1 else ''} on {most} core{'s' if most > 1 else ''}.",
             "measuring",
-            lambda work, count=count: _in_threads(count),
+            lambda work, count=count: torch.set_num_threads(count),
             "threads",
         )
-
-
-@contextlib.contextmanager
-def _in_threads(count: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _on_cuda(found: Found, work: Work) -> Iterator[Trial]:
@@ -435,25 +458,9 @@ def _on_cuda(found: Found, work: Work) -> Iterator[Trial]:
         )
 
 
-@contextlib.contextmanager
-def _attribute(owner: Any, name: str, value: Any) -> Iterator[None]:
-    before = getattr(owner, name)
-    setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        setattr(owner, name, before)
-
-
-@contextlib.contextmanager
-def _pinned(work: Work) -> Iterator[None]:
+def _pinned(work: Work) -> AbstractContextManager[None]:
     pin = tree_map_only(torch.Tensor, lambda tensor: tensor.pin_memory() if tensor.is_cpu else tensor, work.args)
-    with _attribute(work, "args", pin):
-        yield
-
-
-def _stepping(work: Work, change: Callable[[Any], Any]) -> AbstractContextManager[None]:
-    return _attribute(work, "step", change(work.step))
+    return _attribute(work, "args", pin)
 
 
 def of_each_kind(several: list[Trial]) -> list[Trial]:

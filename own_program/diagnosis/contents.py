@@ -78,7 +78,8 @@ class Contents:
 
     def growth(self) -> str:
         """What became more with each call, in words; empty if nothing did."""
-        for words, counts in zip(("operators ran", "numbers were written"), zip(*self.counted), strict=False):
+        for index, words in enumerate(("operators ran", "numbers were written")):
+            counts = [each[index] for each in self.counted]
             grows = all(a < b for a, b in itertools.pairwise(counts))
             if len(counts) > 3 and grows and counts[-1] > (1 + _GROWS) * counts[1]:
                 return f"{counts[0]:,} {words} in its first call, and {counts[-1]:,} in a later one."

@@ -141,6 +141,10 @@ class Tried:
     first: float | None = None
     on_top_of: Tried | None = None
 
+    def may_save(self) -> bool:
+        """Whether it is too close to tell, and may well save something."""
+        return self.verdict == Verdict.UNCLEAR and self.interval.low * _MAY_SAVE < 1
+
     def left(self) -> tuple[float, float, float]:
         """What it leaves of a step, with all that it is on top of: the ratio, and the ends of its interval."""
         ratio, low, high = self.on_top_of.left() if self.on_top_of else (1.0, 1.0, 1.0)
@@ -238,8 +242,7 @@ class Diagnosis(Shown):
             if first.first and first.first < _PROMISING:
                 return f"In a few steps it was {format_times(first.first)} with this: {first.name}.{largest}. {more}"
             return f"{unknown} {more}"
-        unclear = [t.name for t in self.tried if t.verdict == Verdict.UNCLEAR and t.interval.low * _MAY_SAVE < 1]
-        if unclear:
+        if unclear := [tried.name for tried in self.tried if tried.may_save()]:
             quiet = "Close other programs, or p" if self.busy else "P"
             return f"Too close to tell, of what was tried: {listed(unclear)}. {quiet}ass a larger budget_s.{largest}."
         looked = f" Looked for: {listed(self.looked)}." if self.looked else ""
@@ -471,7 +474,8 @@ class _Work:
         diagnosis.phases[LOADING] += wait_s / diagnosis.step_s
         if counted is None:
             diagnosis.notes.append(
-                "The model is compiled already; what comes before its forward pass is part of that here."
+                "A part of it is compiled already: what is inside was not looked at, and what comes before the forward "
+                "pass is part of that here."
             )
         return seen, counted
 
@@ -521,7 +525,7 @@ class _Work:
             raise StepError(
                 "The step ran no backward pass: diagnose() is for training steps; compare() times a forward pass alone."
             )
-        for what in seen[0].counts | seen[-1].counts:
+        for what in sorted(set().union(*(call.counts for call in seen))):
             if len(counted := {call.counts[what] for call in seen}) > 1:
                 raise StepError(
                     f"The step does different work in each call ({listed(map(str, sorted(counted)))} {what}): hand "
@@ -597,8 +601,8 @@ class _Work:
                 self.diagnosis.grows = True
                 facts = [*facts[:-1], "grows with each call", facts[-1]]
             because = (
-                f"The backward pass {listed(facts)}: of {nodes[-1]:,} operations in its graph {contents.earlier:,} were "
-                "recorded there."
+                f"The backward pass {listed(facts)}: {contents.earlier:,} of the {nodes[-1]:,} operations in its graph "
+                "were recorded there."
             )
             self.diagnosis.plan[:] = []  # that calls become longer, which this explains
             change = "detach what you keep from call to call, such as a hidden state"
@@ -779,12 +783,7 @@ class _Work:
                 fitting.append(trial)
         self._rounds(bench, fitting, "trying changes", self._unspent_s() * (_SCREEN_SHARE if len(fitting) > 1 else 1))
         judged = sorted((t for t in map(self._of, (t.name for t in fitting)) if t.ratio), key=lambda t: t.ratio)
-        names = [
-            tried.name
-            for tried in judged
-            if tried.verdict == Verdict.FASTER
-            or (tried.verdict == Verdict.UNCLEAR and tried.interval.low * _MAY_SAVE < 1)
-        ]
+        names = [tried.name for tried in judged if tried.verdict == Verdict.FASTER or tried.may_save()]
         finalists = of_each_kind(sorted((t for t in fitting if t.name in names), key=lambda t: names.index(t.name)))
         if len(fitting) > 1 and not self.diagnosis.interrupted:
             # The best of several looks better than it is, in the rounds that chose it.
@@ -827,6 +826,8 @@ class _Work:
             return
         # Waiting for data is no part of what was timed.
         saves, low, high = (share * (1 - diagnosis.phases[LOADING]) for share in tried.saves())
+        if saves < paired.PRACTICAL:  # of what an earlier change leaves it may be much
+            return
         what = "losses" if diagnosis.compared == "loss" else "weights"
         same = f"agree to {tried.difference:.1g}" if tried.difference else "are the same to the bit"
         because = f"{trial.because} The {what} {same}."

@@ -41,8 +41,8 @@ _TORCH = str(Path(torch.__file__).parent)
 
 
 def is_compiled(found: Found) -> bool:
-    """Whether a part of a model is compiled already."""
-    return any(
+    """Whether a part of a step is compiled already."""
+    return found.compiled or any(
         module._compiled_call_impl is not None or type(module).__name__ == "OptimizedModule" for module in found.modules
     )
 

@@ -49,6 +49,7 @@ class Found:
     objects: list[Any] = field(default_factory=list)  # of the learner's own classes
     cells: list[types.CellType] = field(default_factory=list)
     bindings: list[tuple[dict[str, Any], str]] = field(default_factory=list)  # globals that the step binds anew
+    compiled: bool = False  # whether a function is compiled already
 
     @property
     def parameters(self) -> list[torch.nn.Parameter]:
@@ -107,6 +108,7 @@ def _sort_in(found: Found, name: str, value: Any) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, torch.Generator | random.Random) or hasattr(value, "bit_generator"):
         found.generators.append(value)
     elif isinstance(value, types.FunctionType):
+        found.compiled |= hasattr(value, "_torchdynamo_orig_callable")
         if (value.__module__ or "").partition(".")[0] not in _LIBRARIES or hasattr(value, "__wrapped__"):
             yield from _named_by(found, value)
     elif isinstance(value, types.MethodType):

@@ -265,9 +265,7 @@ def sparse_change(rows: Any) -> str:
 
 def because_of_rows(rows: Any) -> str:
     """What was seen of them, and what becomes another update."""
-    left = (
-        "" if isinstance(rows.optimizer, _SPARSE) else " With it the others stay, whatever momentum or decay there is."
-    )
+    left = "" if isinstance(rows.optimizer, _SPARSE) else " With it the others stay: no momentum or decay moves them."
     return f"Of its {rows.count:,} rows {rows.touched:,} get a gradient, and all are updated.{left}"
 
 

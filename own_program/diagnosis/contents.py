@@ -9,7 +9,7 @@ import collections
 import contextlib
 import itertools
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +19,7 @@ from torch.optim import Optimizer
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from course_utils.show.formats import format_percent
 from own_program.diagnosis.phases import is_compiled, wrapped
 from own_program.diagnosis.rounds import Bench
 
@@ -29,21 +30,29 @@ _LOOP_STANDS_OUT = 0.1
 _MOST_LOOPS = 2
 # One denormal number holds up the whole vector that it is computed in.
 _DENORMALS = 1e-5
+_SAMPLE = 2**20  # so many numbers of a tensor are looked at
 _FEW_ROWS = 0.1
 
 
 @dataclass
 class Loop:
-    """A module that is called on row after row, though no row needs what it gave for another.
-
-    Attributes:
-        distance: from a row to the next in the one tensor that holds them all, in numbers; None where none does.
-    """
+    """A module that is called on row after row, though no row needs what it gave for another."""
 
     name: str
     module: Module
     count: int
+    # From a row to the next in the one tensor that holds them all, in numbers; None where none does.
     distance: int | None = None
+
+    @property
+    def change(self) -> str:
+        """What to do about it, as an order."""
+        return f"call {self.name} once on all {self.count} rows"
+
+    @property
+    def because(self) -> str:
+        """What was seen."""
+        return f"It is called {self.count} times in a forward pass, on one row each, and none needs another's result."
 
 
 @dataclass
@@ -56,25 +65,42 @@ class Rows:
     count: int
     touched: int
 
+    @property
+    def takes_sparse(self) -> bool:
+        """Whether its optimizer takes gradients of some rows as they are, and makes the same update."""
+        return isinstance(self.optimizer, torch.optim.SGD | torch.optim.Adagrad)
+
+    @property
+    def change(self) -> str:
+        """What to do about it, as an order."""
+        how = "" if self.takes_sparse else ", and update it with torch.optim.SparseAdam"
+        return f"pass sparse=True to {self.name}{how}"
+
+    @property
+    def because(self) -> str:
+        """What was seen, and what becomes another update."""
+        left = "" if self.takes_sparse else " With it the others stay: no momentum or decay moves them."
+        return f"Of its {self.count:,} rows {self.touched:,} get a gradient, and all are updated.{left}"
+
 
 @dataclass
 class Contents:
-    """What some calls held.
+    """What some calls held."""
 
-    Attributes:
-        counted: of each call in their order, operators, numbers that these wrote, and operations that its backward
-            pass went through.
-        earlier: how many of the last call's were recorded in calls before it.
-        denormal: place, such as weights, to the share of denormal numbers.
-        looked: what was looked for, in words.
-    """
-
+    # Of each call in their order: operators, numbers that these wrote, operations that its backward pass went through.
     counted: list[tuple[int, int, int]] = field(default_factory=list)
-    earlier: int = 0
-    denormal: dict[str, float] = field(default_factory=dict)
+    earlier: int = 0  # how many of the last call's were recorded in calls before it
+    denormal: dict[str, float] = field(default_factory=dict)  # place, such as weights, to the share of its numbers
     rows: list[Rows] = field(default_factory=list)
     loops: list[Loop] = field(default_factory=list)
-    looked: list[str] = field(default_factory=list)
+    looked: list[str] = field(default_factory=list)  # what was looked for, in words
+
+    @property
+    def denormals(self) -> str:
+        """Where the largest share of denormal numbers is, in words."""
+        place = max(self.denormal, key=self.denormal.__getitem__)
+        share = format_percent(self.denormal[place])
+        return f"Of the numbers in {place}, {share} are denormal: so tiny that many CPUs are slow with them."
 
     def growth(self) -> str:
         """What became more with each call, in words; empty if nothing did."""
@@ -106,16 +132,11 @@ class Counted(TorchDispatchMode):
         def walk(backward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
             nodes = _nodes(tree_leaves((args[:1], kwargs.get("tensors"))))
             self.nodes += len(nodes)
-            self.earlier += sum(node._sequence_nr() < since for node in nodes if hasattr(node, "_sequence_nr"))
+            self.earlier += sum(node._sequence_nr() < since for node in nodes)
             return backward(*args, **kwargs)
 
         with wrapped(torch.autograd, "backward", walk), self:
             return call()
-
-    @property
-    def all(self) -> tuple[int, int, int]:
-        """Operators, numbers, operations of the backward pass."""
-        return self.operators, self.numbers, self.nodes
 
 
 def _nodes(roots: Iterable[Any]) -> set[Any]:
@@ -130,28 +151,29 @@ def _nodes(roots: Iterable[Any]) -> set[Any]:
 
 
 def look(bench: Bench, first: Counted | None, calls: int) -> Contents:
-    """Call the step some times to see what it holds; `first` is what its very first call did, where that is known."""
+    """Call the step some times to see what it holds; `first` is what its very first call did. None: it is compiled."""
     contents = Contents()
     with contextlib.suppress(Exception):  # what cannot be seen is not said
+        _look_inside(bench, contents)
+        contents.looked += ["few rows with a gradient"]
+        contents.looked += ["denormal numbers"] if bench.device.kind == "cpu" else []
+        contents.looked += ["loops over rows"] if first else []
+    with contextlib.suppress(Exception):
         bench.arrange()
         counted = [first] if first else []
         while first and len(counted) <= calls:
             counted.append(Counted())
             counted[-1].call(bench.work.call)
-        contents.counted = [each.all for each in counted]
+        contents.counted = [(each.operators, each.numbers, each.nodes) for each in counted]
         contents.earlier = counted[-1].earlier if counted else 0
         contents.looked += ["work that grows from call to call"] if counted else []
-    with contextlib.suppress(Exception):
-        _look_inside(bench, contents)
-        contents.looked += ["loops over rows", "rows without a gradient"]
-        contents.looked += ["denormal numbers"] if bench.device.kind == "cpu" else []
     bench.arrange()
     return contents
 
 
 def _look_inside(bench: Bench, contents: Contents) -> None:
     found, calls, most = bench.found, collections.Counter(), collections.Counter()
-    names = {module: f"{name}.{path}".rstrip(".") for name, module, path in _named(bench)}
+    names = {m: f"{name}.{path}".rstrip(".") for name, top in found.models.items() for path, m in top.named_modules()}
     shares: dict[str, list[int]] = collections.defaultdict(lambda: [0, 0])
 
     def backward_begins(backward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -165,13 +187,13 @@ def _look_inside(bench: Bench, contents: Contents) -> None:
             _count_denormals(shares["what its modules give out"], tree_leaves(came_out))
 
     def update_begins(optimizer: Optimizer, *_: Any) -> None:
-        parameters = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
-        _count_denormals(shares["gradients"], [p.grad for p in parameters])
+        gradients = {p: p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None}
+        _count_denormals(shares["gradients"], gradients.values())
         _count_denormals(shares["the optimizer's state"], tree_leaves(list(optimizer.state.values())))
-        ids = {id(p) for p in parameters if p.grad.layout == torch.strided}
         for module, name in names.items():
-            if isinstance(module, Embedding | EmbeddingBag) and id(module.weight) in ids:
-                rows, touched = len(module.weight), int(module.weight.grad.ne(0).any(1).sum())
+            gradient = gradients.get(module.weight) if isinstance(module, Embedding | EmbeddingBag) else None
+            if gradient is not None and not gradient.is_sparse:
+                rows, touched = len(gradient), int(gradient.ne(0).any(1).sum())
                 if touched <= _FEW_ROWS * rows:
                     contents.rows.append(Rows(name, module, optimizer, rows, touched))
 
@@ -180,92 +202,92 @@ def _look_inside(bench: Bench, contents: Contents) -> None:
     with contextlib.ExitStack() as stack:
         stack.enter_context(wrapped(torch.autograd, "backward", backward_begins))
         for optimizer in found.optimizers.values():
-            stack.callback(optimizer.register_step_pre_hook(update_begins).remove)
+            stack.enter_context(optimizer.register_step_pre_hook(update_begins))
         for module in () if is_compiled(found) else names:
-            stack.callback(module.register_forward_hook(module_ends).remove)
+            stack.enter_context(module.register_forward_hook(module_ends))
         bench.work.call()
-    contents.denormal = {
-        place: denormal / count for place, (denormal, count) in shares.items() if denormal > _DENORMALS * count
-    }
+    contents.denormal = {place: part / count for place, (part, count) in shares.items() if part > _DENORMALS * count}
     several = [module for module in names if most[module] >= _MANY_CALLS]
     inner = {child for module in several for child in list(module.modules())[1:]}
-    for module in [module for module in several if module not in inner][:_MOST_LOOPS]:
-        if (loop := _loop(bench, module, names[module])) is not None:
-            contents.loops.append(loop)
-
-
-def _named(bench: Bench) -> Iterator[tuple[str, Module, str]]:
-    for name, model in bench.found.models.items():
-        yield from ((name, module, path) for path, module in model.named_modules())
+    outermost = [module for module in several if module not in inner]
+    contents.loops = [loop for m in outermost[:_MOST_LOOPS] if (loop := _loop(bench, m, names[m])) is not None]
 
 
 def _count_denormals(counts: list[int], tensors: Iterable[Any]) -> None:
     """Add to two counts: of denormal numbers, and of all. They are slow on CPUs alone."""
     for tensor in tensors:
         if isinstance(tensor, torch.Tensor) and tensor.dtype in (torch.float32, torch.float64) and tensor.is_cpu:
-            values = tensor.detach()
-            is_tiny = values.abs() < torch.finfo(values.dtype).tiny
-            counts[0] += int((is_tiny & (values != 0)).sum())
+            values = tensor.detach().flatten()[:: max(1, tensor.numel() // _SAMPLE)]
+            counts[0] += int(((values.abs() < torch.finfo(values.dtype).tiny) & (values != 0)).sum())
             counts[1] += values.numel()
 
 
 @dataclass
 class _Call:
-    values: list[torch.Tensor]
-    row: torch.Tensor
+    args: Any
+    kwargs: Any
+    values: list[torch.Tensor]  # copies
+    gave: Any = None
 
 
 def _loop(bench: Bench, module: Module, name: str) -> Loop | None:
     """Whether a module is called on row after row; that no row needs the others' results is tried out.
 
-    With other results in place of its own it must be called on the same values.
+    With other results in place of its own it must be called on the same values, and by itself the last call must give
+    what it gave after the others: a module may keep something from call to call.
     """
     calls, share = _calls(bench, module, disturbed=False)
-    if share < _LOOP_STANDS_OUT or not all(call.values for call in calls):
+    if share < _LOOP_STANDS_OUT or not all(isinstance(call.args[0], torch.Tensor) for call in calls):
         return None
-    rows = [call.row for call in calls]
+    rows = [call.args[0] for call in calls]
     distance = _distance(rows)
     if len({row.shape for row in rows}) > 1 or not _is_row(rows[0], distance) or torch.equal(rows[0], rows[1]):
         return None
     others, _ = _calls(bench, module, disturbed=True)
-    if len(others) != len(calls) or not all(
-        len(a.values) == len(b.values) and all(map(torch.equal, a.values, b.values))
-        for a, b in zip(calls, others, strict=True)
-    ):
+    values, other_values = ([value for call in each for value in call.values] for each in (calls, others))
+    if len(values) != len(other_values) or not all(map(torch.equal, values, other_values)):
         return None
-    return Loop(name, module, len(rows), distance if len(calls[0].values) == 1 else None)
+    bench.arrange()
+    with torch.no_grad():
+        alone = module(*calls[-1].args, **calls[-1].kwargs)
+    if not all(map(torch.allclose, tree_leaves(alone), tree_leaves(calls[-1].gave))):
+        return None
+    return Loop(name, module, len(rows), distance if len(values) == len(rows) else None)
 
 
 def _calls(bench: Bench, module: Module, disturbed: bool) -> tuple[list[_Call], float]:
     """The calls of a module before the first backward pass, and their share of the time till then."""
     calls: list[_Call] = []
-    seconds, began = [0.0, 0.0], 0.0
+    seconds = till_backward = began = 0.0
 
     def begins(_: Module, args: Any, kwargs: Any) -> None:
         nonlocal began
-        leaves = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
-        if not seconds[1]:
-            calls.append(_Call([leaf.detach().clone() for leaf in leaves], leaves[0] if leaves else torch.empty(0)))
+        if not till_backward:
+            leaves = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+            calls.append(_Call(args, kwargs, [leaf.detach().clone() for leaf in leaves]))
         began = time.perf_counter()
 
     def ends(_: Module, __: Any, came_out: Any) -> Any:
-        if not seconds[1]:
-            seconds[0] += time.perf_counter() - began
+        nonlocal seconds
+        if not till_backward:
+            seconds += time.perf_counter() - began
+            calls[-1].gave = came_out
         return tree_map_only(torch.Tensor, lambda t: 1 - t, came_out) if disturbed else None
 
     def backward_begins(backward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        seconds[1] = seconds[1] or time.perf_counter() - started
+        nonlocal till_backward
+        till_backward = till_backward or time.perf_counter() - started
         return backward(*args, **kwargs)
 
     bench.arrange()
     started = time.perf_counter()
     with contextlib.ExitStack() as stack:
         stack.enter_context(wrapped(torch.autograd, "backward", backward_begins))
-        stack.callback(module.register_forward_pre_hook(begins, with_kwargs=True).remove)
-        stack.callback(module.register_forward_hook(ends).remove)
+        stack.enter_context(module.register_forward_pre_hook(begins, with_kwargs=True))
+        stack.enter_context(module.register_forward_hook(ends))
         with contextlib.suppress(Exception) if disturbed else contextlib.nullcontext():
             bench.work.call()
-    return calls, seconds[0] / max(seconds[1], 1e-9)
+    return calls, seconds / max(till_backward, 1e-9)
 
 
 def _is_row(tensor: torch.Tensor, distance: int | None) -> bool:
@@ -278,8 +300,7 @@ def _is_row(tensor: torch.Tensor, distance: int | None) -> bool:
 
 def _distance(rows: Sequence[torch.Tensor]) -> int | None:
     """From row to row, where all lie in one tensor one after the other."""
-    offsets = [row.storage_offset() for row in rows]
-    steps = {b - a for a, b in itertools.pairwise(offsets)}
-    if any(row._base is None for row in rows) or len(steps) > 1 or min(steps) <= 0:
-        return None
-    return steps.pop() if len({(row._base.data_ptr(), row.stride()) for row in rows}) == 1 else None
+    steps = {b.storage_offset() - a.storage_offset() for a, b in itertools.pairwise(rows)}
+    wholes = {(row._base if row._base is None else row._base.data_ptr(), row.stride()) for row in rows}
+    is_one = len(wholes) == len(steps) == 1 and rows[0]._base is not None
+    return max(steps) if is_one and max(steps) > 0 else None

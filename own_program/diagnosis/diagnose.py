@@ -9,35 +9,22 @@ import math
 import statistics
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 
-from course_utils import lesson_order
 from course_utils.measure.busy import Watch
 from course_utils.measure.devices import CudaDevice, Device, MpsDevice
 from course_utils.measure.machine import course_size, environment
 from course_utils.measure.rounds import MAX_BUDGET_S
-from course_utils.measure.tabulate import keep_card
 from course_utils.records import paired
-from course_utils.records.kinds.environment import Environment
 from course_utils.records.paired import Interval, Verdict
-from course_utils.records.result import JUST_NOW
 from course_utils.show.advice import Advice
-from course_utils.show.cards import Axis, Bar, Card, Row, Shown, Toned
-from course_utils.show.formats import (
-    format_count,
-    format_noise,
-    format_percent,
-    format_ratio,
-    format_seconds,
-    format_times,
-    listed,
-)
+from course_utils.show.formats import format_count, format_percent, format_ratio, format_seconds, listed
 from course_utils.show.progress import progress
-from course_utils.show.tables import Column, Grid, Sheet
 from own_program.diagnosis.contents import Contents, Counted, look
 from own_program.diagnosis.loading import Batches, index_instead
 from own_program.diagnosis.phases import (
@@ -54,21 +41,10 @@ from own_program.diagnosis.phases import (
     is_compiled,
     replayed,
 )
+from own_program.diagnosis.report import CHANGES_RESULTS, IMPOSSIBLE, NO_TIME, NOT_COMPILED, Diagnosis, Tried
 from own_program.diagnosis.rounds import LONG_STEP_S, OF_LONG, PARITY_STEPS, Bench, StepRounds, Steps, loss_of
-from own_program.diagnosis.state import Found, Snapshot, find
-from own_program.diagnosis.trials import (
-    COMPILE,
-    Trial,
-    Work,
-    because_of,
-    because_of_denormals,
-    because_of_rows,
-    call_once,
-    can_compile,
-    of_each_kind,
-    sparse_change,
-    trials,
-)
+from own_program.diagnosis.state import Snapshot, find
+from own_program.diagnosis.trials import COMPILE, FLUSH, Trial, Work, can_compile, of_each_kind, trials
 
 DEFAULT_BUDGET_S = 20.0
 DEFAULT_TOLERANCE = 1e-3
@@ -83,201 +59,24 @@ _BUSY_COMPILER = 3.0
 _CALLS_SHARE, _SCREEN_SHARE = 0.15, 0.5
 _LEAST_CALLS, _MOST_CALLS, _MOST_WATCHED, _COUNTED_CALLS = 4, 24, 16, 6
 _FINALISTS = 4
-_PROMISING = 0.98
-_MOST_ADVICE = 5
 # What takes so many times as long in its first steps needs no rounds to be turned down, which it would fill.
 _FAR_SLOWER = 3.0
 # A part of a step that is no model's and no optimizer's stands out from this share on.
 _STANDS_OUT, _LOADING_STANDS_OUT, _WAITS_STAND_OUT = 0.15, 0.05, 0.05
-_SMALL = 0.005
 # A worker takes about so long to hand a batch over: where batches are ready sooner, it saves nothing.
 _HANDED_OVER_S = 1e-3
-# Calls are of two kinds if so wide a gap lies between them, among so many; and they become longer by so much.
-_GAP, _CALLS_FOR_KINDS, _LONGER = 2.0, 8, 1.3
+# Calls become longer by so much.
+_LONGER = 1.3
 # A graph of which so much is older than the call, and a backward pass that takes so many times the forward pass.
 _OLD_GRAPH, _LONG_BACKWARD = 0.05, 3.0
 # A change with which the first steps take no more than this is timed by itself, and the others on top of it: in a step
 # with so large a waste, what they save is lost in the noise.
 _CLEAR = 0.6
-# Where a change that is too close to tell may well save so much, nobody can say that nothing stands out.
-_MAY_SAVE = 1.1
-_NOT_COMPILED = "torch.compile was not tried"
-# Verdicts of changes that were not timed.
-CHANGES_RESULTS, IMPOSSIBLE, NO_TIME = "CHANGES THE RESULTS", "IMPOSSIBLE", "NO TIME"
-_NOTED = {
-    Verdict.SAME: "Tried and of no use here",
-    Verdict.SLOWER: "Tried, and slower",
-    Verdict.UNCLEAR: "Tried, and too close to tell (a larger budget_s tells more)",
-    IMPOSSIBLE: "Tried, and this step cannot do it",
-    NO_TIME: "Not timed for lack of time (pass a larger budget_s)",
-}
+_GROWS = "find what grows from call to call, such as a batch, a list, or hooks that each call adds"
 
 
 class StepError(ValueError):
     """A step cannot be judged. The message says why, and what to hand over instead."""
-
-
-@dataclass(frozen=True)
-class Tried:
-    """A change that was tried.
-
-    Attributes:
-        name: what it is called.
-        difference: how far its losses are from the step's own, relative to them; None if the change could not be made.
-        ratio: its time over that of the step as it is; None where it was not timed.
-        interval: 99% interval of that ratio.
-        verdict: FASTER, SLOWER, SAME or UNCLEAR; ``CHANGES THE RESULTS``, ``IMPOSSIBLE`` or ``NO TIME``.
-        remark: more about it, such as why it was impossible.
-        first: its time over that of the step as it is, in a few steps alone.
-        on_top_of: what was in force while it was timed, and is not in its ratio.
-    """
-
-    name: str
-    difference: float | None = None
-    ratio: float | None = None
-    interval: Interval | None = None
-    verdict: str = ""
-    remark: str = ""
-    first: float | None = None
-    on_top_of: Tried | None = None
-
-    def may_save(self) -> bool:
-        """Whether it is too close to tell, and may well save something."""
-        return self.verdict == Verdict.UNCLEAR and self.interval.low * _MAY_SAVE < 1
-
-    def left(self) -> tuple[float, float, float]:
-        """What it leaves of a step, with all that it is on top of: the ratio, and the ends of its interval."""
-        ratio, low, high = self.on_top_of.left() if self.on_top_of else (1.0, 1.0, 1.0)
-        return self.ratio * ratio, self.interval.low * low, self.interval.high * high
-
-    def saves(self) -> tuple[float, float, float]:
-        """The share of the step as it was that it saves by itself, and the ends of its interval."""
-        ratio, low, high = self.on_top_of.left() if self.on_top_of else (1.0, 1.0, 1.0)
-        return (1 - self.ratio) * ratio, (1 - self.interval.high) * low, (1 - self.interval.low) * high
-
-
-@dataclass(repr=False)
-class Diagnosis(Shown):
-    """What :func:`diagnose` found out about a step. It shows itself as a card.
-
-    Attributes:
-        step_s: seconds of a step, waiting for data included: the median.
-        phases: phase to its share of a step.
-        tried: every change that was tried.
-        plan: what to change, the most first.
-        grows: whether calls do more and more.
-        looked: what was looked for, beside the changes that were tried.
-    """
-
-    environment: Environment
-    found: Found
-    budget_s: float
-    tolerance: float
-    name: str | None = None
-    step_s: float | None = None
-    interval: Interval | None = None
-    phases: dict[str, float] = field(default_factory=dict)
-    tried: list[Tried] = field(default_factory=list)
-    plan: list[Advice] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    looked: list[str] = field(default_factory=list)
-    grows: bool = False
-    busy: str = ""
-    noise: float | None = None
-    interrupted: bool = False
-    needed_s: float | None = None  # a longer budget, where this one told nothing
-    compared: str = "loss"  # or weights, where no loss was seen
-
-    def card(self) -> Card:
-        """What a step takes, what to change, and where its time goes."""
-        plan = sorted(self.plan, key=lambda advice: -(advice.saves or 0.0))
-        noise = f"intervals: 99%, {format_noise(self.noise)}" if self.noise is not None else ""
-        stopped = "Stopped early: this is what was known so far." if self.interrupted else ""
-        short = f"{self.budget_s:g} s were too short to tell what all changes do: pass budget_s={self.needed_s or 0:g}."
-        return Card(
-            self._sentence(),
-            tuple(self._rows()),
-            Axis(0.0, 1.0, ((0.0, "0"), (1.0, format_seconds(self.step_s)))),
-            ("", "of a step"),
-            plan=tuple(plan[:_MOST_ADVICE]),
-            warning=" ".join(filter(None, (stopped, short if self.needed_s else "", self.busy))),
-            notes=tuple(self._notes()),
-            provenance=" · ".join(filter(None, (self.environment.caption, noise))),
-            numbers=self._numbers(),
-            title=self.name or "",
-            head=JUST_NOW,
-        )
-
-    def _sentence(self) -> list[str | Toned]:
-        ends = ""
-        if self.interval is not None and self.interval.bounded:
-            ends = f" ({format_seconds(self.interval.low)} to {format_seconds(self.interval.high)})"
-        grows = " Its calls do more and more." * self.grows
-        said: list[str | Toned] = ["A step takes ", Toned(format_seconds(self.step_s)), f"{ends}.{grows} "]
-        tried = [advice for advice in self.plan if advice.known == "tried"]
-        if tried:
-            best = max(tried, key=lambda advice: advice.saves)
-            less = f"{_share(best.saves)} ({_share(best.low).rstrip('%')} to {_share(best.high)}) shorter"
-            said += ["Tried: ", Toned(best.change), ". That makes it ", Toned(less, "faster"), ". "]
-        others = [advice for advice in self.plan if advice.known != "tried"]
-        if others:
-            most = max(others, key=lambda advice: advice.saves or 0.0)
-            said.append(f"{most.change[0].upper()}{most.change[1:]}")
-            saves = most.saving.removesuffix(f" of {most.of}")
-            said += [": that saves ", Toned(saves), " of it."] if saves else ["."]
-        return said if self.plan else [*said, self._no_plan()]
-
-    def _no_plan(self) -> str:
-        most = max(self.phases, key=self.phases.__getitem__, default="")
-        largest = f" The largest part is {most} ({format_percent(self.phases[most])})" if most else " What is inside"
-        trace = (
-            f"{largest}: a trace tells {'what is inside' * bool(most)}, lesson {lesson_order.number('profiler'):02d}."
-        )
-        unknown = f"What could make it shorter is not known yet.{largest}." if most else "Nothing is known yet."
-        if self.interrupted:
-            return f"{unknown} Let diagnose() run to its end."
-        if late := [tried for tried in self.tried if tried.verdict == NO_TIME]:
-            more = f"Pass budget_s={self.needed_s:g}." if self.needed_s else "Pass a larger budget_s."
-            first = min(late, key=lambda tried: tried.first or math.inf)
-            if first.first and first.first < _PROMISING:
-                return f"In a few steps it was {format_times(first.first)} with this: {first.name}.{largest}. {more}"
-            return f"{unknown} {more}"
-        if unclear := [tried.name for tried in self.tried if tried.may_save()]:
-            quiet = "Close other programs, or p" if self.busy else "P"
-            return f"Too close to tell, of what was tried: {listed(unclear)}. {quiet}ass a larger budget_s.{largest}."
-        looked = f" Looked for: {listed(self.looked)}." if self.looked else ""
-        names = [tried.name for tried in self.tried]
-        changes = f" Tried, and not clearly shorter: {listed(names)}." if names else " No change was tried."
-        return f"Nothing stands out.{looked}{changes}{trace}"
-
-    def _rows(self) -> Iterator[Row]:
-        for phase in PHASES:
-            share = self.phases.get(phase, 0.0)
-            if share >= _SMALL:
-                seconds = format_seconds(share * self.step_s)
-                yield Row(phase, format_percent(share), seconds, bar=Bar(0.0, share))
-
-    def _notes(self) -> Iterator[str]:
-        yield from self.notes
-        changed = f"Not advised, since the {self.compared} would change by more than {self.tolerance:g}"
-        for verdict, words in (*_NOTED.items(), (CHANGES_RESULTS, changed)):
-            if names := [tried.name for tried in self.tried if tried.verdict == verdict]:
-                yield f"{words}: {listed(names)}."
-        yield f"Worked on: {listed([*self.found.models, *self.found.optimizers])}. All of it is as it was before."
-
-    def _numbers(self) -> Sheet | None:
-        if not self.tried:
-            return None
-        columns = (
-            Column("", tuple(t.name for t in self.tried), numeric=False),
-            Column("verdict", tuple(t.verdict.lower() for t in self.tried), numeric=False),
-            Column("time", tuple(f"{t.ratio:.3f}" if t.ratio else "" for t in self.tried)),
-            Column("99% interval", tuple(_interval(t.interval) for t in self.tried)),
-            Column("loss differs by", tuple("" if t.difference is None else f"{t.difference:.1g}" for t in self.tried)),
-            Column("remark", tuple(t.remark for t in self.tried), numeric=False),
-        )
-        heading = f"What was tried ({PARITY_STEPS} steps from the same state for the losses, then paired rounds)"
-        return Sheet((Grid(heading, columns),))
 
 
 def diagnose(
@@ -288,7 +87,6 @@ def diagnose(
     data: Iterable[Any] | None = None,
     budget_s: float = DEFAULT_BUDGET_S,
     tolerance: float = DEFAULT_TOLERANCE,
-    name: str | None = None,
 ) -> Diagnosis:
     """Say what to change first in a training step: measured, tried, ranked.
 
@@ -309,9 +107,7 @@ def diagnose(
         budget_s: about how many seconds it may take, at most half as many more. torch.compile is tried where 10 s of
             them are left, on a busy machine 30 s, and given up when half of those are over, after the graph that it is
             at.
-        tolerance: how far the loss after three steps may be from the step's own, relative to it. From 0.01 on,
-            bfloat16 is tried, too.
-        name: ``lesson/experiment``, to keep the card in a record.
+        tolerance: how far the loss after three steps may be from the step's own, relative to it.
 
     Returns:
         The diagnosis, which shows itself as a card.
@@ -347,40 +143,28 @@ def diagnose(
     if course_size() == "test":
         budget_s = min(budget_s, _TEST_BUDGET_S)
     here, on_cpu = environment(), next(iter(found.parameters)).device.type == "cpu"
-    diagnosis = Diagnosis(here.host if on_cpu else here, found, budget_s, tolerance, name)
+    diagnosis = Diagnosis(here.host if on_cpu else here, found, budget_s)
     home = Snapshot(found, "cpu")
     try:
-        with contextlib.redirect_stdout(sink := _Sink()):
-            _Work(diagnosis, step, data, home).run()
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            _Work(diagnosis, step, data, tolerance, home).run()
     except KeyboardInterrupt:
         if diagnosis.step_s is None:
             raise
         diagnosis.interrupted = True
     finally:
         home.restore()
-    if sink.lines:
+    if printed.getvalue():
         diagnosis.notes.append("The step prints in its calls: what it printed here was thrown away.")
-    if name:
-        keep_card(diagnosis, name=name, worked_by="cpu" if on_cpu else "gpu")
     return diagnosis
-
-
-class _Sink(io.TextIOBase):
-    """Counts lines that are printed, and drops them: hundreds of calls would fill the page."""
-
-    lines = 0
-
-    def write(self, text: str) -> int:
-        self.lines += text.count("\n")
-        return len(text)
 
 
 class _Work:
     """One diagnosis, stage after stage; what is known is in `diagnosis` at any moment."""
 
-    def __init__(self, diagnosis: Diagnosis, step: Callable[..., Any], data: Iterable[Any] | None, home: Snapshot):
+    def __init__(self, diagnosis: Diagnosis, step: Callable[..., Any], data: Any, tolerance: float, home: Snapshot):
         self.diagnosis, self.found, self.data, self.home = diagnosis, diagnosis.found, data, home
-        self._source, self._calls = step, 0
+        self._source, self._calls, self._tolerance = step, 0, tolerance
         kind = next(iter(self.found.parameters)).device.type
         self.device = {"cuda": CudaDevice, "mps": MpsDevice}.get(kind, Device)()
         self.work = Work(self._step)
@@ -391,16 +175,19 @@ class _Work:
     def run(self) -> None:
         diagnosis = self.diagnosis
         with Watch() as watch, progress("calls as they are", diagnosis.budget_s * _CALLS_SHARE):
-            seen, first = self._as_it_is()
+            first = None if is_compiled(self.found) else Counted()
+            seen = self._as_it_is(first)
         diagnosis.busy = watch.sentence
         # What torch warns of, a learner has seen in the calls as they are, or it is a trial's own.
         with replayed(), warnings.catch_warnings(action="ignore"):
-            count = OF_LONG if diagnosis.step_s > LONG_STEP_S else PARITY_STEPS
-            bench = Bench(self.work, self.found, self.device, Snapshot(self.found), count)
+            is_long = diagnosis.step_s > LONG_STEP_S
+            state, count = Snapshot(self.found), OF_LONG if is_long else PARITY_STEPS
+            bench = Bench(self.work, self.found, self.device, state, count)
             try:
-                contents = look(bench, first, _LEAST_CALLS if diagnosis.step_s > LONG_STEP_S else _COUNTED_CALLS)
+                contents = look(bench, first, _LEAST_CALLS - 1 if is_long else _COUNTED_CALLS)
                 diagnosis.looked += contents.looked
-                self._bounds(seen, contents)
+                self._parts(seen)
+                self._grown(contents)
                 self._try(bench, seen[-1], contents)
                 self._untried(contents)
             finally:
@@ -421,44 +208,41 @@ class _Work:
             error.add_note(f"diagnose() called the step with {given}, in its call {self._calls}.")
             raise
 
+    def _advise(
+        self, change: str, because: str, lesson: str, saves: float | None = None, known: str = "at most"
+    ) -> None:
+        self.diagnosis.plan.append(Advice(change, because, lesson, saves, known))
+
     # --- calls as they come
 
-    def _as_it_is(self) -> tuple[list[Seen], Counted | None]:
+    def _as_it_is(self, first: Counted | None) -> list[Seen]:
         """Call the step as it is: how long it takes, and where the time goes."""
         diagnosis, allowed_s = self.diagnosis, self.diagnosis.budget_s * _CALLS_SHARE
         batches = Batches(self.data) if self.data is not None else None
-        # Operators of a compiled model are not seen.
-        counted = None if is_compiled(self.found) else Counted()
-        started = time.perf_counter()
-        seconds: list[float] = []
-        waits: list[float] = []
-        sizes: set[str] = set()
-        # The first call wakes everything up; so does the first batch, and workers then have some ready.
+        started, seconds, waits, sizes = time.perf_counter(), [], [], set()
         while len(seconds) <= _MOST_CALLS:
-            args = ()
             if batches is not None:
-                args, wait_s = self._batch(batches)
-                sizes.add(_described(args[0]))
+                batch, wait_s = self._batch(batches)
+                sizes.add(_described(batch))
                 waits.append(wait_s)
+            args = () if batches is None else (batch,)
             if not seconds:
                 self.work.args = args
-            seconds.append(self._timed(*args, counted=None if seconds else counted))
+            seconds.append(self._timed(args, None if seconds else first))
             spent_s = time.perf_counter() - started
             if spent_s > 0.6 * allowed_s and len(seconds) >= (_LEAST_CALLS if spent_s < 2 * allowed_s else 2):
                 break
+        # The first call wakes everything up; so does the first batch, and workers then have some ready.
         seconds, waits = seconds[1:], waits[1:]
-        self._kinds = _two_kinds(seconds) if self.data is None else None
         if len(sizes) > 1:
             diagnosis.notes.append("Batches differ in size; changes are tried on the first.")
         else:
-            self._grows(seconds)
+            self._longer_and_longer(seconds)
         seen: list[Seen] = []
         with PhaseWatch(self.found, self.device) as watch:
-            while len(seen) < _MOST_WATCHED:
+            least = 2 if max(seconds) > LONG_STEP_S else _LEAST_CALLS
+            while len(seen) < least or (len(seen) < _MOST_WATCHED and time.perf_counter() - started < allowed_s):
                 seen.append(watch.call(self.work.call))
-                spent_s = time.perf_counter() - started
-                if spent_s > allowed_s and len(seen) >= (2 if max(seconds) > LONG_STEP_S else _LEAST_CALLS):
-                    break
             if self.device.kind != "cpu":
                 self._waits([watch.call(self.work.call, waits_between=False) for _ in range(_LEAST_CALLS)])
         self._check_work(seen)
@@ -466,29 +250,27 @@ class _Work:
         median_s = statistics.median(seconds)
         diagnosis.step_s = median_s + wait_s
         interval = paired.median_interval(seconds)
-        if interval.bounded:
-            diagnosis.interval = Interval(interval.low + wait_s, interval.high + wait_s, interval.confidence)
+        diagnosis.interval = Interval(interval.low + wait_s, interval.high + wait_s, interval.confidence)
         medians = {phase: statistics.median(call.seconds[phase] for call in seen) for phase in PHASES}
         total = sum(medians.values())
         diagnosis.phases = {phase: part / total * median_s / diagnosis.step_s for phase, part in medians.items()}
         diagnosis.phases[LOADING] += wait_s / diagnosis.step_s
-        if counted is None:
+        if first is None:
             diagnosis.notes.append(
                 "A part of it is compiled already: what is inside was not looked at, and what comes before the forward "
                 "pass is part of that here."
             )
-        return seen, counted
+        return seen
 
-    def _batch(self, batches: Batches) -> tuple[tuple[Any], float]:
+    def _batch(self, batches: Batches) -> tuple[Any, float]:
         try:
-            batch, wait_s = batches.following()
+            return batches.following()
         except LookupError:
             raise StepError(
                 "data has no more batches: pass a loader, or a list of batches, that can be read again."
             ) from None
-        return (batch,), wait_s
 
-    def _timed(self, *args: Any, counted: Counted | None = None) -> float:
+    def _timed(self, args: tuple[Any, ...], counted: Counted | None = None) -> float:
         self.device.synchronize()
         start = time.perf_counter()
         returned = counted.call(lambda: self._step(*args)) if counted else self._step(*args)
@@ -501,24 +283,17 @@ class _Work:
             )
         return seconds
 
-    def _grows(self, seconds: list[float]) -> None:
-        """Whether each call takes longer than those before it; it must do so twice, or it may be the machine."""
+    def _longer_and_longer(self, seconds: list[float]) -> None:
+        """Whether calls take longer and longer; they must do so twice, or it may be the machine."""
         if _longer(seconds) is None:
             return
         self.home.restore()
-        again = [self._timed(*self.work.args) for _ in range(len(seconds) + 1)][1:]
+        again = [self._timed(self.work.args) for _ in range(len(seconds) + 1)][1:]
         if (ends := _longer(again)) is not None:
-            first_s, last_s = ends
+            first, last = map(format_seconds, ends)
+            because = f"Calls took {first} at first and {last} {len(again)} calls on."
+            self._advise(_GROWS, because, "profiler", 1 - ends[0] / ends[1], "about")
             self.diagnosis.grows = True
-            because = (
-                f"Calls took {format_seconds(first_s)} at first and {format_seconds(last_s)} {len(again)} calls on."
-            )
-            self._grown(because, 1 - first_s / last_s)
-
-    def _grown(self, because: str, share: float | None) -> None:
-        change = "find what grows from call to call, such as a batch, a list, or hooks that each call adds"
-        self.diagnosis.grows = True
-        self.diagnosis.plan.append(Advice(change, because, "profiler", share, "about"))
 
     def _check_work(self, seen: list[Seen]) -> None:
         if not seen[0].counts["backward passes"]:
@@ -534,104 +309,62 @@ class _Work:
 
     # --- what no change was made for, and how much it can save at most
 
-    def _bounds(self, seen: list[Seen], contents: Contents) -> None:
-        diagnosis, phases = self.diagnosis, self.diagnosis.phases
-        takes = {phase: format_seconds(share * diagnosis.step_s) for phase, share in phases.items()}
-        self._old_graph(contents)
-        self._loading(takes[LOADING])
-        prepared = max(_STANDS_OUT, _HANDED_OVER_S / diagnosis.step_s)
-        for phase, least, change, where, lesson in (
-            (
-                BEFORE,
-                prepared,
-                "prepare batches before the step needs them",
-                "before the first module runs, and not in a DataLoader",
-                "data_loading",
-            ),
-            (
-                BETWEEN,
-                _STANDS_OUT,
-                "do less between the backward pass and the optimizer's step",
-                "after its backward pass, and not in the optimizer's step",
-                "profiler",
-            ),
-            (
-                AFTER,
-                _STANDS_OUT,
-                "do what follows the optimizer's step less often",
-                "after the optimizer's",
-                "profiler",
-            ),
-        ):
-            if phases[phase] > least:
-                because = f"{takes[phase]} pass in a step {where}."
-                diagnosis.plan.append(Advice(change, because, lesson, phases[phase]))
+    def _parts(self, seen: list[Seen]) -> None:
+        phases, step_s = self.diagnosis.phases, self.diagnosis.step_s
+        self._loading()
+        if phases[BEFORE] > max(_STANDS_OUT, _HANDED_OVER_S / step_s):
+            because = f"{self._takes(BEFORE)} before the first module runs, and not in a DataLoader."
+            self._advise("prepare batches before the step needs them", because, "data_loading", phases[BEFORE])
+        if phases[BETWEEN] > _STANDS_OUT:
+            because = f"{self._takes(BETWEEN)} after its backward pass, and not in the optimizer's step."
+            change = "do less between the backward pass and the optimizer's step"
+            self._advise(change, because, "profiler", phases[BETWEEN])
+        if phases[AFTER] > _STANDS_OUT:
+            because = f"{self._takes(AFTER)} after the optimizer's."
+            self._advise("do what follows the optimizer's step less often", because, "profiler", phases[AFTER])
         for name in seen[-1].unused:
-            parts = (call.unused.get(name, 0.0) / max(call.seconds[FORWARD], 1e-9) for call in seen)
+            parts = (call.unused[name] / max(call.seconds[FORWARD], 1e-9) for call in seen)
             share = phases[FORWARD] * min(1.0, statistics.median(parts))
             if share > _STANDS_OUT:
                 because = (
-                    f"It takes {format_seconds(share * diagnosis.step_s)} in a step, and no backward pass goes through "
-                    "it. Where it is needed all the same, it costs less under torch.no_grad()."
+                    f"It takes {format_seconds(share * step_s)} in a step, and no backward pass goes through it. Where "
+                    "it is needed all the same, it costs less under torch.no_grad()."
                 )
                 change = f"leave out the forward pass of {name} that no gradient comes from"
-                diagnosis.plan.append(Advice(change, because, "no_grad", share, "about"))
-        weights = [p for p in self.found.parameters if p.is_floating_point()]
-        doubles = [p for p in weights if p.dtype == torch.float64]
-        total, double = (sum(p.numel() for p in of) for of in (weights, doubles))
-        if doubles:
-            part = "All" if double == total else f"{format_percent(double / total)} of the"
-            because = f"{part} {format_count(total)} weights are in float64: each takes the bytes of two in float32."
-            ids = {id(p) for p in doubles}
-            models = [name for name, model in self.found.models.items() if ids & set(map(id, model.parameters()))]
+                self._advise(change, because, "no_grad", share, "about")
+        total = sum(p.numel() for p in self.found.parameters)
+        if doubles := {id(p): p.numel() for p in self.found.parameters if p.dtype == torch.float64}:
+            part = format_percent(sum(doubles.values()) / total)
+            models = [n for n, model in self.found.models.items() if any(id(p) in doubles for p in model.parameters())]
             how = f": {listed(f'{name}.float()' for name in models)}, and inputs of that type" if models else ""
-            diagnosis.plan.append(Advice(f"train in float32{how}", because, "mixed_precision"))
-        if any(call.profiled for call in seen):
-            because = "A profiler records every operation while the step runs, and these times hold what that costs."
-            diagnosis.plan.append(Advice("switch the profiler off", because, "profiler"))
+            because = f"{part} of the {format_count(total)} weights are in float64, of twice the bytes of float32."
+            self._advise(f"train in float32{how}", because, "mixed_precision")
 
-    def _old_graph(self, contents: Contents) -> None:
-        """A backward pass through operations of earlier calls; else, whatever else grows."""
-        phases, nodes = self.diagnosis.phases, [nodes for _, _, nodes in contents.counted]
-        if nodes and contents.earlier > _OLD_GRAPH * nodes[-1]:
-            facts = ["reaches into earlier calls"]
-            if phases[BACKWARD] > _LONG_BACKWARD * phases[FORWARD]:
-                facts = [f"takes {format_ratio(phases[BACKWARD] / phases[FORWARD])} times the forward pass", *facts]
-            if nodes[1] < nodes[-1]:
-                self.diagnosis.grows = True
-                facts = [*facts[:-1], "grows with each call", facts[-1]]
-            because = (
-                f"The backward pass {listed(facts)}: {contents.earlier:,} of the {nodes[-1]:,} operations in its graph "
-                "were recorded there."
-            )
-            self.diagnosis.plan[:] = []  # that calls become longer, which this explains
-            change = "detach what you keep from call to call, such as a hidden state"
-            self.diagnosis.plan.append(Advice(change, because, "no_grad", phases[BACKWARD]))
-        elif (growth := contents.growth()) and not self.diagnosis.grows:
-            self._grown(growth, None)
+    def _takes(self, phase: str) -> str:
+        return f"{format_seconds(self.diagnosis.phases[phase] * self.diagnosis.step_s)} pass in a step"
 
-    def _loading(self, takes: str) -> None:
+    def _loading(self) -> None:
         """Waiting for batches."""
         share, step_s = self.diagnosis.phases[LOADING], self.diagnosis.step_s
         workers = getattr(self.data, "num_workers", None)
         if share > _LOADING_STANDS_OUT and (indexed := index_instead(self.data)) is not None:
-            change = "index the tensors in memory, in place of a DataLoader: x[rows]"
             because = (
                 f"{indexed.rows} samples are fetched one by one and put together in "
                 f"{format_seconds(indexed.one_by_one_s)}; one index gives the same values in "
                 f"{format_seconds(indexed.at_once_s)}."
             )
-            saves = [share * (1 - r) for r in (indexed.ratio, indexed.interval.high, indexed.interval.low)]
-            given = {} if workers else {"known": "tried", "low": saves[1], "high": saves[2]}
-            advice = Advice(change, because, "data_loading", share if workers else saves[0], **given)
+            advice = Advice("index the tensors in memory, without a DataLoader", because, "data_loading", share)
+            if not workers:
+                low, saves, high = (share * (1 - ratio) for ratio in indexed.ratios)
+                advice = replace(advice, saves=saves, known="tried", low=low, high=high)
             self.diagnosis.plan.append(advice)
         elif share > max(_LOADING_STANDS_OUT, _HANDED_OVER_S / step_s):
             change = "load batches in workers of the DataLoader"
             if workers or (workers is None and self.data is not None):
                 change = "let batches arrive sooner"
             has = "" if workers is None else f", with num_workers={workers}"
-            because = f"It waits {takes} for each batch{has}."
-            self.diagnosis.plan.append(Advice(change, because, "data_loading", share))
+            because = f"It waits {format_seconds(share * step_s)} for each batch{has}."
+            self._advise(change, because, "data_loading", share)
 
     def _waits(self, seen: list[Seen]) -> None:
         """Values that Python takes from the GPU.
@@ -643,40 +376,55 @@ class _Work:
         waited = statistics.median(sum(call.waits.values()) for call in seen)
         most = min(waited, total - waited) / total
         if most > _WAITS_STAND_OUT:
-            places = sorted(seen[-1].waits, key=lambda place: -seen[-1].waits[place])
-            because = f"Python waits for the GPU {format_seconds(waited)} in a step, in {listed(places[:3])}."
-            change = "take values from the GPU less often"
-            self.diagnosis.plan.append(Advice(change, because, "host_device_syncs", most))
+            places = [place for place, _ in seen[-1].waits.most_common(3)]
+            because = f"Python waits for the GPU {format_seconds(waited)} in a step, in {listed(places)}."
+            self._advise("take values from the GPU less often", because, "host_device_syncs", most)
+
+    def _grown(self, contents: Contents) -> None:
+        """A backward pass through operations of earlier calls; else, whatever else grows."""
+        diagnosis, phases, nodes = self.diagnosis, self.diagnosis.phases, [each[-1] for each in contents.counted]
+        if nodes and contents.earlier > _OLD_GRAPH * nodes[-1]:
+            facts = []
+            if phases[BACKWARD] > _LONG_BACKWARD * phases[FORWARD]:
+                facts.append(f"takes {format_ratio(phases[BACKWARD] / phases[FORWARD])} times the forward pass")
+            if nodes[1] < nodes[-1]:
+                facts.append("grows with each call")
+            diagnosis.grows |= nodes[1] < nodes[-1]
+            because = (
+                f"The backward pass {listed([*facts, 'reaches into earlier calls'])}: {contents.earlier:,} of the "
+                f"{nodes[-1]:,} operations in its graph were recorded there."
+            )
+            diagnosis.plan[:] = [advice for advice in diagnosis.plan if advice.change != _GROWS]  # this is why
+            change = "detach what you keep from call to call, such as a hidden state"
+            self._advise(change, because, "no_grad", phases[BACKWARD])
+        elif (growth := contents.growth()) and not diagnosis.grows:
+            diagnosis.grows = True
+            self._advise(_GROWS, growth, "profiler")
 
     def _untried(self, contents: Contents) -> None:
         """What was seen, and could not be tried with the same results."""
-        phases, plan = self.diagnosis.phases, self.diagnosis.plan
-        advised = {advice.change for advice in plan}
+        phases, advised = self.diagnosis.phases, {advice.change for advice in self.diagnosis.plan}
         for rows in contents.rows:
-            if (change := sparse_change(rows)) not in advised and phases[OPTIMIZER] > _STANDS_OUT:
-                share = phases[BACKWARD] + phases[OPTIMIZER]
-                plan.append(Advice(change, because_of_rows(rows), "your_own_program", share))
+            if rows.change not in advised and phases[OPTIMIZER] > _STANDS_OUT:
+                self._advise(rows.change, rows.because, "your_own_program", phases[BACKWARD] + phases[OPTIMIZER])
         for loop in contents.loops:
             if loop.distance is None:
-                plan.append(Advice(call_once(loop), because_of(loop), "your_own_program"))
-        if contents.denormal and not any("denormal" in change for change in advised):
-            self.diagnosis.notes.append(because_of_denormals(contents.denormal))
+                self._advise(loop.change, loop.because, "your_own_program")
+        if contents.denormal and FLUSH not in advised:
+            self.diagnosis.notes.append(contents.denormals)
 
     # --- changes
 
     def _try(self, bench: Bench, seen: Seen, contents: Contents) -> None:
-        diagnosis = self.diagnosis
+        diagnosis, devices = self.diagnosis, {p.device.type for p in self.found.parameters}
         plain = self._repeated(bench)
-        diagnosis.compared = "loss" if plain.losses else "weights"
-        if self._kinds is not None and not diagnosis.busy:
-            self._check_times(bench, *self._kinds)
-        waiting = list(trials(self.found, seen, contents, self.work, diagnosis.tolerance))
+        waiting = list(trials(self.found, seen, contents, self.work))
         compiling = [trial for trial in waiting if trial.name == COMPILE]
         if compiling and diagnosis.budget_s < _LEAST_FOR_COMPILING_S:
-            diagnosis.notes.append(f"{_NOT_COMPILED}: that takes a budget_s of {_LEAST_FOR_COMPILING_S:g} or more.")
+            diagnosis.notes.append(f"{NOT_COMPILED}: that takes a budget_s of {_LEAST_FOR_COMPILING_S:g} or more.")
             compiling = []
-        if not can_compile({p.device.type for p in self.found.parameters}) and not is_compiled(self.found):
-            diagnosis.notes.append(f"{_NOT_COMPILED}: it finds no compiler on this machine.")
+        if not can_compile(devices) and not is_compiled(self.found):
+            diagnosis.notes.append(f"{NOT_COMPILED}: it finds no compiler on this machine.")
         waiting = [trial for trial in waiting if trial.name != COMPILE]
         alike = self._alike(bench, plain, waiting)
         while (clear := self._clear(bench, alike)) is not None and not diagnosis.interrupted:
@@ -692,40 +440,10 @@ class _Work:
         """Seconds of the budget that are left, or of so many budgets; negative where they are exceeded."""
         return of * self.diagnosis.budget_s - (time.perf_counter() - self._started)
 
-    def _alike(self, bench: Bench, plain: Steps, several: list[Trial]) -> list[Trial]:
-        """Those changes with which the first steps give what they give without."""
-        self._step_s[""] = plain.step_s
-        alike = []
-        for trial in several:
-            needed_s, left_s = 2 * PARITY_STEPS * plain.step_s, self._unspent_s(_MOST_OVERRUN)
-            if trial.name == COMPILE:
-                needed_s = _LEFT_FOR_COMPILING_S * (_BUSY_COMPILER if self.diagnosis.busy else 1.0)
-                left_s = self._unspent_s()
-            if needed_s > left_s:
-                self._put(Tried(trial.name, verdict=NO_TIME))
-                continue
-            tried = self._parity(bench, plain, trial)
-            self._put(tried)
-            if not tried.verdict:
-                alike.append(trial)
-        return alike
-
-    def _clear(self, bench: Bench, alike: list[Trial]) -> Trial | None:
-        """A change that saves so much that the others had better be tried on top of it."""
-        best = min(alike, key=lambda trial: self._step_s[trial.name], default=None)
-        if best is None or len(alike) == 1 or self._step_s[best.name] > _CLEAR * self._step_s[""]:
-            return None
-        self._rounds(bench, [best], f"timing: {best.name}", self._unspent_s() * _SCREEN_SHARE)
-        if self._of(best.name).verdict != Verdict.FASTER:
-            return None
-        self._advise(best)
-        self._adopted = self._of(best.name)
-        return best
-
     def _repeated(self, bench: Bench) -> Steps:
         """The step as it is, twice from the same state: only what repeats itself can be compared."""
         first, second = bench.steps(), bench.steps()
-        if (difference := first.difference(second)) > self.diagnosis.tolerance:
+        if (difference := first.difference(second)) > self._tolerance:
             raise StepError(
                 "The step does different work in each call: from the same weights and random numbers it gave another "
                 f"loss ({difference:.2g} off). Let it work on one fixed batch, or pass the loader as data= and let the "
@@ -733,17 +451,17 @@ class _Work:
             )
         return second
 
-    def _check_times(self, bench: Bench, short_s: float, long_s: float) -> None:
-        """Calls of two kinds, which from the same state are of one kind: it is the step, and not the machine."""
-        seconds = []
-        for _ in range(_CALLS_FOR_KINDS):
-            bench.arrange()
-            seconds.append(bench.timed())
-        if _two_kinds(seconds) is None:
-            raise StepError(
-                f"The step does different work in each call: some take {format_seconds(short_s)} and others "
-                f"{format_seconds(long_s)}. Hand over a step that always does the same."
-            )
+    def _alike(self, bench: Bench, plain: Steps, several: list[Trial]) -> list[Trial]:
+        """Those changes with which the first steps give what they give without."""
+        self._step_s[""] = plain.step_s
+        for trial in several:
+            needed_s, left_s = 2 * PARITY_STEPS * plain.step_s, self._unspent_s(_MOST_OVERRUN)
+            if trial.name == COMPILE:
+                needed_s = _LEFT_FOR_COMPILING_S * (_BUSY_COMPILER if self.diagnosis.busy else 1.0)
+                left_s = self._unspent_s()
+            late = Tried(trial.name, NO_TIME)
+            self._put(late if needed_s > left_s else self._parity(bench, plain, trial))
+        return [trial for trial in several if not self._of(trial).verdict]
 
     def _parity(self, bench: Bench, plain: Steps, trial: Trial) -> Tried:
         """Whether a change gives what the step gives."""
@@ -752,11 +470,11 @@ class _Work:
         try:
             with progress(f"first steps: {name}", 1.0):
                 steps = bench.steps([trial])
-        except Exception as error:
-            if self.work.gave_up:
-                notes.append(f"Compiling was given up after {format_seconds(time.perf_counter() - started)}.")
-                return Tried(name, verdict=NO_TIME, remark="compiling was given up")
-            return Tried(name, verdict=IMPOSSIBLE, remark=f"{type(error).__name__}: {str(error).splitlines()[0][:80]}")
+        except Exception:
+            if not self.work.gave_up:
+                return Tried(name, IMPOSSIBLE)
+            notes.append(f"Compiling was given up after {format_seconds(time.perf_counter() - started)}.")
+            return Tried(name, NO_TIME)
         finally:
             bench.close()
             self.work.compile_until = math.inf  # what is in the rounds is compiled
@@ -765,31 +483,40 @@ class _Work:
             notes.append(f"Compiling took {format_seconds(self._compiling_s)} of the time.")
         difference, first = plain.difference(steps, trial.far_as_well), steps.step_s / plain.step_s
         self._step_s[name] = steps.step_s
-        if difference > self.diagnosis.tolerance:
-            return Tried(name, difference, verdict=CHANGES_RESULTS)
-        if first > _FAR_SLOWER:
-            return Tried(name, difference, verdict=str(Verdict.SLOWER), remark="far slower in its first steps")
-        return Tried(name, difference, first=first)
+        slower = str(Verdict.SLOWER) if first > _FAR_SLOWER else ""
+        return Tried(name, CHANGES_RESULTS if difference > self._tolerance else slower, difference, first=first)
+
+    def _clear(self, bench: Bench, alike: list[Trial]) -> Trial | None:
+        """A change that saves so much that the others had better be tried on top of it."""
+        best = min(alike, key=lambda trial: self._step_s[trial.name], default=None)
+        if best is None or len(alike) == 1 or self._step_s[best.name] > _CLEAR * self._step_s[""]:
+            return None
+        self._rounds(bench, [best], f"timing: {best.name}", self._unspent_s() * _SCREEN_SHARE)
+        if self._of(best).verdict != Verdict.FASTER:
+            return None
+        self._saves(best)
+        self._adopted = self._of(best)
+        return best
 
     def _time(self, bench: Bench, alike: list[Trial]) -> None:
         """Time what is left in rounds, the likeliest first; of several, those once more that look faster."""
         fitting: list[Trial] = []
         for trial in sorted(alike, key=lambda trial: self._step_s[trial.name]):
-            rounds_s = paired.MIN_ROUNDS * sum(self._step_s[each] for each in ("", "", trial.name))
-            rounds_s += paired.MIN_ROUNDS * sum(self._step_s[each.name] for each in fitting)
-            if rounds_s > (self._unspent_s() * _SCREEN_SHARE if fitting else self._unspent_s(_MOST_OVERRUN)):
-                self._put(replace(self._of(trial.name), verdict=NO_TIME))
+            step_s = 2 * self._step_s[""] + sum(self._step_s[each.name] for each in (*fitting, trial))
+            left_s = self._unspent_s() * _SCREEN_SHARE if fitting else self._unspent_s(_MOST_OVERRUN)
+            if paired.MIN_ROUNDS * step_s > left_s:
+                self._put(replace(self._of(trial), verdict=NO_TIME))
             else:
                 fitting.append(trial)
         self._rounds(bench, fitting, "trying changes", self._unspent_s() * (_SCREEN_SHARE if len(fitting) > 1 else 1))
-        judged = sorted((t for t in map(self._of, (t.name for t in fitting)) if t.ratio), key=lambda t: t.ratio)
-        names = [tried.name for tried in judged if tried.verdict == Verdict.FASTER or tried.may_save()]
-        finalists = of_each_kind(sorted((t for t in fitting if t.name in names), key=lambda t: names.index(t.name)))
+        tried = {trial: self._of(trial) for trial in fitting}
+        finalists = [t for t in fitting if tried[t].verdict == Verdict.FASTER or tried[t].may_save()]
+        finalists = of_each_kind(sorted(finalists, key=lambda trial: tried[trial].ratio))
         if len(fitting) > 1 and not self.diagnosis.interrupted:
             # The best of several looks better than it is, in the rounds that chose it.
             self._rounds(bench, finalists[:_FINALISTS], "timing the best again", self._unspent_s())
         for trial in finalists:
-            self._advise(trial)
+            self._saves(trial)
         if any(tried.verdict == NO_TIME for tried in self.diagnosis.tried):
             self.diagnosis.needed_s = math.ceil(2 * self.diagnosis.budget_s)
 
@@ -804,15 +531,15 @@ class _Work:
         diagnosis.noise = rounds.noise or diagnosis.noise
         diagnosis.busy = rounds.busy or diagnosis.busy
         for trial in several:
-            tried = self._of(trial.name)
+            tried = self._of(trial)
             if judgement := judged.get(trial.name):
                 interval, verdict = judgement.interval, str(judgement.verdict)
                 self._put(replace(tried, ratio=judgement.ratio, interval=interval, verdict=verdict))
             elif not tried.verdict:
                 self._put(replace(tried, verdict=NO_TIME))
 
-    def _of(self, name: str) -> Tried:
-        return next(tried for tried in self.diagnosis.tried if tried.name == name)
+    def _of(self, trial: Trial) -> Tried:
+        return next(tried for tried in self.diagnosis.tried if tried.name == trial.name)
 
     def _put(self, tried: Tried) -> None:
         """In the place of what was known of the same change."""
@@ -820,37 +547,26 @@ class _Work:
         index = names.index(tried.name) if tried.name in names else len(names)
         self.diagnosis.tried[index : index + 1] = [replace(tried, on_top_of=self._adopted)]
 
-    def _advise(self, trial: Trial) -> None:
-        diagnosis, tried = self.diagnosis, self._of(trial.name)
+    def _saves(self, trial: Trial) -> None:
+        """Advise a change that made the step faster."""
+        diagnosis, tried = self.diagnosis, self._of(trial)
         if tried.verdict != Verdict.FASTER:
             return
         # Waiting for data is no part of what was timed.
         saves, low, high = (share * (1 - diagnosis.phases[LOADING]) for share in tried.saves())
         if saves < paired.PRACTICAL:  # of what an earlier change leaves it may be much
             return
-        what = "losses" if diagnosis.compared == "loss" else "weights"
-        same = f"agree to {tried.difference:.1g}" if tried.difference else "are the same to the bit"
-        because = f"{trial.because} The {what} {same}."
-        before = tried.on_top_of
-        if before is not None:
-            because += f" Tried on top of: {before.name}."
+        same = f"agree to {tried.difference:.0e}" if tried.difference else "are the same to the bit"
+        because = f"{trial.because} The results {same}."
+        if tried.on_top_of is not None:
+            because += f" Tried on top of: {tried.on_top_of.name}."
         if trial.name == COMPILE and self._compiling_s:
             steps = math.ceil(self._compiling_s / (saves * diagnosis.step_s))
-            because += (
-                f" Compiling took {format_seconds(self._compiling_s)}: {format_count(steps)} steps win that back."
-            )
+            taken = format_seconds(self._compiling_s)
+            because += f" Compiling took {taken}: {format_count(steps)} steps win that back."
         if trial.instead_of == "threads" and diagnosis.busy:
             because += " On a machine without other programs it may save nothing."
         diagnosis.plan.append(Advice(trial.change, because, trial.lesson, saves, "tried", low=low, high=high))
-
-
-def _two_kinds(seconds: Sequence[float]) -> tuple[float, float] | None:
-    """The medians of two groups with a wide gap between them and a quarter of the calls in each; None otherwise."""
-    ordered = sorted(seconds)
-    for i in range(math.ceil(len(ordered) / 4), len(ordered) - len(ordered) // 4):
-        if len(ordered) >= _CALLS_FOR_KINDS and ordered[i] > _GAP * ordered[i - 1]:
-            return statistics.median(ordered[:i]), statistics.median(ordered[i:])
-    return None
 
 
 def _longer(seconds: Sequence[float]) -> tuple[float, float] | None:
@@ -894,14 +610,5 @@ def _check_kind(argument: str, given: Any, kind: type) -> None:
 
 
 def _described(batch: Any) -> str:
-    leaves = [leaf for leaf in torch.utils._pytree.tree_leaves(batch) if isinstance(leaf, torch.Tensor)]
-    shapes = listed([str(tuple(leaf.shape)) for leaf in leaves[:4]]) if leaves else ""
-    return f"a {type(batch).__name__}" + (f" with tensors of {shapes}" if shapes else "")
-
-
-def _share(share: float | None) -> str:
-    return format_percent(share) if share is not None else "–"
-
-
-def _interval(interval: Interval | None) -> str:
-    return f"{interval.low:.3f} to {interval.high:.3f}" if interval is not None and interval.bounded else ""
+    shapes = [str(tuple(leaf.shape)) for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor)]
+    return f"a {type(batch).__name__}" + (f" with tensors of {listed(shapes[:4])}" if shapes else "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import statistics
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -44,20 +45,12 @@ class Batches:
 
 @dataclass(frozen=True)
 class Indexed:
-    """A batch fetched sample by sample, and by one index of the tensors that its samples come from.
-
-    Attributes:
-        rows: samples of the batch.
-        one_by_one_s: seconds to fetch and collate them.
-        at_once_s: seconds to index the tensors.
-        ratio: of the second to the first, with its 99% interval.
-    """
+    """A batch fetched sample by sample, and by one index of the tensors that its samples come from."""
 
     rows: int
     one_by_one_s: float
     at_once_s: float
-    ratio: float
-    interval: paired.Interval
+    ratios: tuple[float, float, float]  # of the second to the first: the upper end of its interval, it, the lower end
 
 
 def index_instead(data: Any) -> Indexed | None:
@@ -87,7 +80,8 @@ def index_instead(data: Any) -> Indexed | None:
         slow, quick = seconds
         judged = paired.judge(quick, slow, slow)
         if judged.verdict is paired.Verdict.FASTER:
-            return Indexed(rows, sorted(slow)[_ROUNDS // 2], sorted(quick)[_ROUNDS // 2], judged.ratio, judged.interval)
+            ratios = judged.interval.high, judged.ratio, judged.interval.low
+            return Indexed(rows, statistics.median(slow), statistics.median(quick), ratios)
     return None
 
 

@@ -215,4 +215,4 @@ def loss_of(returned: Any) -> float | None:
 
 
 def _norm(tensors: Sequence[torch.Tensor]) -> float:
-    return math.sqrt(sum(float(tensor.double().square().sum()) for tensor in tensors))
+    return math.hypot(*(float(torch.linalg.vector_norm(tensor, dtype=torch.float64)) for tensor in tensors))

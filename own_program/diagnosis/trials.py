@@ -11,7 +11,7 @@ import logging
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -23,13 +23,12 @@ from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from course_utils.measure.compiler import compiler
-from course_utils.show.formats import format_percent, listed
+from course_utils.show.formats import listed
 from own_program.diagnosis.phases import Seen, is_compiled, wrapped
 from own_program.diagnosis.state import Found
 
-# From this tolerance on, somebody wants to know of bfloat16: its products have three significant digits.
-_BFLOAT16_TOLERANCE = 1e-2
 COMPILE = "torch.compile"
+FLUSH = "call torch.set_flush_denormal(True) where the program begins"
 
 
 @dataclass
@@ -73,7 +72,7 @@ class Trial:
     far_as_well: bool = True  # the weights must go as far as without it
 
 
-def trials(found: Found, seen: Seen, contents: Any, work: Work, tolerance: float) -> Iterator[Trial]:
+def trials(found: Found, seen: Seen, contents: Any, work: Work) -> Iterator[Trial]:
     """Yield what may help this step, the likeliest first."""
     devices = {p.device.type for p in found.parameters}
     if seen.anomaly:
@@ -95,31 +94,15 @@ def trials(found: Found, seen: Seen, contents: Any, work: Work, tolerance: float
             lambda work: _no_hooks(found),
         )
     if contents.denormal and devices == {"cpu"} and _flushes():
-        yield Trial(
-            "denormal numbers flushed",
-            "call torch.set_flush_denormal(True) where the program begins",
-            f"{because_of_denormals(contents.denormal)} The switch is each thread's own: those that run keep theirs.",
-            "your_own_program",
-            _flushed,
-        )
+        because = f"{contents.denormals} The switch is each thread's own: those that run keep theirs."
+        yield Trial("denormal numbers flushed", FLUSH, because, "your_own_program", _flushed)
     for loop in contents.loops:
         if loop.distance is not None:
-            yield Trial(
-                f"{loop.name} at once",
-                call_once(loop),
-                because_of(loop),
-                "your_own_program",
-                partial(_at_once, loop),
-            )
+            name, on = f"{loop.name} at once", partial(_at_once, loop)
+            yield Trial(name, loop.change, loop.because, "your_own_program", on)
     for rows in contents.rows:
-        yield Trial(
-            f"sparse {rows.name}",
-            sparse_change(rows),
-            because_of_rows(rows),
-            "your_own_program",
-            partial(_sparse, rows),
-            far_as_well=isinstance(rows.optimizer, _SPARSE),
-        )
+        name, on = f"sparse {rows.name}", partial(_sparse, rows)
+        yield Trial(name, rows.change, rows.because, "your_own_program", on, far_as_well=rows.takes_sparse)
     if seen.deterministic:
         yield Trial(
             "deterministic algorithms off",
@@ -152,14 +135,6 @@ def trials(found: Found, seen: Seen, contents: Any, work: Work, tolerance: float
         yield from _threads()
     if devices == {"cuda"}:
         yield from _on_cuda(found, work)
-    if tolerance >= _BFLOAT16_TOLERANCE and len(devices) == 1 and not torch.is_autocast_enabled(*devices):
-        yield Trial(
-            "bfloat16",
-            "run the forward pass under torch.autocast in bfloat16",
-            f"It stays within the tolerance of {tolerance:g} that you gave.",
-            "mixed_precision",
-            lambda work: _attribute(work, "step", torch.autocast(*devices, torch.bfloat16)(work.step)),
-        )
 
 
 def can_compile(devices: set[str]) -> bool:
@@ -207,12 +182,6 @@ def _no_hooks(found: Found) -> None:
             setattr(module, kind, type(hooks)((key, hook) for key, hook in hooks.items() if not _is_own(hook)))
 
 
-def because_of_denormals(shares: Mapping[str, float]) -> str:
-    """Where most of them were seen."""
-    place = max(shares, key=shares.__getitem__)
-    return f"Of the numbers in {place}, {format_percent(shares[place])} are denormal: so tiny that CPUs may be slow."
-
-
 def _flushes() -> bool:
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(torch.set_flush_denormal, True).result()
@@ -227,16 +196,6 @@ def _flushed(work: Work) -> Iterator[None]:
         _attribute(work, "step", lambda *args: thread.submit(step, *args).result()),
     ):
         yield
-
-
-def call_once(loop: Any) -> str:
-    """What to do about a loop over rows, as an order."""
-    return f"call {loop.name} once on all {loop.count} rows"
-
-
-def because_of(loop: Any) -> str:
-    """What was seen of it."""
-    return f"It is called {loop.count} times in each forward pass, on one row each, and needs no call for another."
 
 
 def _at_once(loop: Any, work: Work) -> AbstractContextManager[None]:
@@ -254,26 +213,11 @@ def _at_once(loop: Any, work: Work) -> AbstractContextManager[None]:
     return wrapped(loop.module, "forward", forward)
 
 
-_SPARSE = (torch.optim.SGD, torch.optim.Adagrad)  # they take sparse gradients themselves
-
-
-def sparse_change(rows: Any) -> str:
-    """What to do about rows without a gradient, as an order."""
-    how = "" if isinstance(rows.optimizer, _SPARSE) else ", and update it with torch.optim.SparseAdam"
-    return f"pass sparse=True to {rows.name}{how}"
-
-
-def because_of_rows(rows: Any) -> str:
-    """What was seen of them, and what becomes another update."""
-    left = "" if isinstance(rows.optimizer, _SPARSE) else " With it the others stay: no momentum or decay moves them."
-    return f"Of its {rows.count:,} rows {rows.touched:,} get a gradient, and all are updated.{left}"
-
-
 def _sparse(rows: Any, work: Work) -> AbstractContextManager[None] | None:
     """Its gradient holds the rows that were looked up; where the optimizer cannot take that, another one does."""
     optimizer, weight = rows.optimizer, rows.module.weight
     rows.module.sparse, weight.grad = True, None
-    if isinstance(optimizer, _SPARSE):
+    if rows.takes_sparse:
         return None
     if not isinstance(optimizer, torch.optim.Adam):
         raise TypeError("no sparse optimizer makes these updates")
@@ -377,7 +321,7 @@ def _without_optimizer(found: Found) -> str:
     for name, model in found.models.items():
         for path, module in model.named_modules():
             own, full = list(module.parameters()), f"{name}.{path}".rstrip(".")
-            idle = any(p.requires_grad for p in own) and not updated & set(map(id, own))
+            idle = any(p.requires_grad for p in own) and not updated.keys() & set(map(id, own))
             if updated and idle and not any(full.startswith(f"{other}.") for other in names):
                 names.append(full)
     return listed(names[:3]) + (" and others" if len(names) > 3 else "") if names else ""

@@ -27,7 +27,7 @@ LONG_STEP_S = 0.1
 # Short steps are called more often, so that their shortest time tells something.
 _ENOUGH_S, _MOST_STEPS = 0.02, 20
 # Changes may move the weights a little further or less far, where rounding decides the sign of a tiny gradient.
-_MOVES_ALIKE = 0.1
+_MOVES_ALIKE, _NO_WAY = 0.1, 1e-30  # the latter: what is denormal, and may be flushed
 # In a short step another program's turn is longer than the step: the shortest of several timings counts.
 _SHORT_S, _MOST_TIMINGS = 0.05, 5
 
@@ -60,7 +60,7 @@ class Steps:
                 return math.inf
             pairs = zip(self.losses, other.losses, strict=True)
             worst = max(abs(a - b) / max(abs(a), 1e-12) if a != b else 0.0 for a, b in pairs)
-            far = abs(other.distance - self.distance) > _MOVES_ALIKE * self.distance
+            far = abs(other.distance - self.distance) > _MOVES_ALIKE * self.distance + _NO_WAY
             return math.inf if (far and far_as_well) or math.isnan(worst) else worst
         between = _norm([a - b for a, b in zip(self.moves, other.moves, strict=True)])
         return between / self.distance if between else 0.0

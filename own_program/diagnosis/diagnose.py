@@ -42,8 +42,18 @@ from own_program.diagnosis.phases import (
     replayed,
 )
 from own_program.diagnosis.report import CHANGES_RESULTS, IMPOSSIBLE, NO_TIME, NOT_COMPILED, Diagnosis, Tried
-from own_program.diagnosis.rounds import LONG_STEP_S, OF_LONG, PARITY_STEPS, Bench, StepRounds, Steps, loss_of
-from own_program.diagnosis.state import Snapshot, find
+from own_program.diagnosis.rounds import (
+    LONG_STEP_S,
+    OF_LONG,
+    PARITY_STEPS,
+    Bench,
+    FarSlowerError,
+    StepRounds,
+    Steps,
+    loss_of,
+    timings,
+)
+from own_program.diagnosis.state import Snapshot, StepError, find
 from own_program.diagnosis.trials import COMPILE, FLUSH, Trial, Work, can_compile, of_each_kind, trials
 
 DEFAULT_BUDGET_S = 20.0
@@ -56,10 +66,9 @@ _LEAST_FOR_COMPILING_S, _LEFT_FOR_COMPILING_S = 15.0, 10.0
 # Beside other programs a compiler takes so many times as long.
 _BUSY_COMPILER = 3.0
 # The share of the budget for calls as they come. Of what is left, a half goes to rounds that look at all changes.
-_CALLS_SHARE, _SCREEN_SHARE = 0.15, 0.5
+_CALLS_SHARE, _SCREEN_SHARE, _LEAST_SHARE = 0.15, 0.5, 0.25
 _LEAST_CALLS, _MOST_CALLS, _MOST_WATCHED, _COUNTED_CALLS = 4, 24, 16, 6
 _FINALISTS = 4
-# What takes so many times as long in its first steps needs no rounds to be turned down, which it would fill.
 _FAR_SLOWER = 3.0
 # A part of a step that is no model's and no optimizer's stands out from this share on.
 _STANDS_OUT, _LOADING_STANDS_OUT, _WAITS_STAND_OUT = 0.15, 0.05, 0.05
@@ -73,10 +82,6 @@ _OLD_GRAPH, _LONG_BACKWARD = 0.05, 3.0
 # with so large a waste, what they save is lost in the noise.
 _CLEAR = 0.6
 _GROWS = "find what grows from call to call, such as a batch, a list, or hooks that each call adds"
-
-
-class StepError(ValueError):
-    """A step cannot be judged. The message says why, and what to hand over instead."""
 
 
 def diagnose(
@@ -186,7 +191,7 @@ class _Work:
             try:
                 contents = look(bench, first, _LEAST_CALLS - 1 if is_long else _COUNTED_CALLS)
                 diagnosis.looked += contents.looked
-                self._parts(seen)
+                self._parts()
                 self._grown(contents)
                 self._try(bench, seen[-1], contents)
                 self._untried(contents)
@@ -222,7 +227,7 @@ class _Work:
         started, seconds, waits, sizes = time.perf_counter(), [], [], set()
         while len(seconds) <= _MOST_CALLS:
             if batches is not None:
-                batch, wait_s = self._batch(batches)
+                batch, wait_s = batches.following()
                 sizes.add(_described(batch))
                 waits.append(wait_s)
             args = () if batches is None else (batch,)
@@ -261,14 +266,6 @@ class _Work:
                 "pass is part of that here."
             )
         return seen
-
-    def _batch(self, batches: Batches) -> tuple[Any, float]:
-        try:
-            return batches.following()
-        except LookupError:
-            raise StepError(
-                "data has no more batches: pass a loader, or a list of batches, that can be read again."
-            ) from None
 
     def _timed(self, args: tuple[Any, ...], counted: Counted | None = None) -> float:
         self.device.synchronize()
@@ -309,7 +306,7 @@ class _Work:
 
     # --- what no change was made for, and how much it can save at most
 
-    def _parts(self, seen: list[Seen]) -> None:
+    def _parts(self) -> None:
         phases, step_s = self.diagnosis.phases, self.diagnosis.step_s
         self._loading()
         if phases[BEFORE] > max(_STANDS_OUT, _HANDED_OVER_S / step_s):
@@ -322,16 +319,6 @@ class _Work:
         if phases[AFTER] > _STANDS_OUT:
             because = f"{self._takes(AFTER)} after the optimizer's."
             self._advise("do what follows the optimizer's step less often", because, "profiler", phases[AFTER])
-        for name in seen[-1].unused:
-            parts = (call.unused[name] / max(call.seconds[FORWARD], 1e-9) for call in seen)
-            share = phases[FORWARD] * min(1.0, statistics.median(parts))
-            if share > _STANDS_OUT:
-                because = (
-                    f"It takes {format_seconds(share * step_s)} in a step, and no backward pass goes through it. Where "
-                    "it is needed all the same, it costs less under torch.no_grad()."
-                )
-                change = f"leave out the forward pass of {name} that no gradient comes from"
-                self._advise(change, because, "no_grad", share, "about")
         total = sum(p.numel() for p in self.found.parameters)
         if doubles := {id(p): p.numel() for p in self.found.parameters if p.dtype == torch.float64}:
             part = format_percent(sum(doubles.values()) / total)
@@ -440,6 +427,10 @@ class _Work:
         """Seconds of the budget that are left, or of so many budgets; negative where they are exceeded."""
         return of * self.diagnosis.budget_s - (time.perf_counter() - self._started)
 
+    def _left_s(self, of: float = 1.0) -> float:
+        """Seconds for rounds: without them, all that earlier stages used up was in vain."""
+        return max(self._unspent_s(of), _LEAST_SHARE * self.diagnosis.budget_s)
+
     def _repeated(self, bench: Bench) -> Steps:
         """The step as it is, twice from the same state: only what repeats itself can be compared."""
         first, second = bench.steps(), bench.steps()
@@ -469,7 +460,10 @@ class _Work:
         self.work.compile_until = started + self._unspent_s() * _SCREEN_SHARE
         try:
             with progress(f"first steps: {name}", 1.0):
-                steps = bench.steps([trial])
+                most_s = math.inf if name == COMPILE else max(_FAR_SLOWER * plain.step_s, LONG_STEP_S)
+                steps = bench.steps([trial], most_s)
+        except FarSlowerError:
+            return Tried(name, str(Verdict.SLOWER))
         except Exception:
             if not self.work.gave_up:
                 return Tried(name, IMPOSSIBLE)
@@ -491,7 +485,7 @@ class _Work:
         best = min(alike, key=lambda trial: self._step_s[trial.name], default=None)
         if best is None or len(alike) == 1 or self._step_s[best.name] > _CLEAR * self._step_s[""]:
             return None
-        self._rounds(bench, [best], f"timing: {best.name}", self._unspent_s() * _SCREEN_SHARE)
+        self._rounds(bench, [best], f"timing: {best.name}", _SCREEN_SHARE)
         if self._of(best).verdict != Verdict.FASTER:
             return None
         self._saves(best)
@@ -502,30 +496,30 @@ class _Work:
         """Time what is left in rounds, the likeliest first; of several, those once more that look faster."""
         fitting: list[Trial] = []
         for trial in sorted(alike, key=lambda trial: self._step_s[trial.name]):
-            step_s = 2 * self._step_s[""] + sum(self._step_s[each.name] for each in (*fitting, trial))
-            left_s = self._unspent_s() * _SCREEN_SHARE if fitting else self._unspent_s(_MOST_OVERRUN)
-            if paired.MIN_ROUNDS * step_s > left_s:
+            round_s = 2 * self._step_s[""] + sum(self._step_s[each.name] for each in (*fitting, trial))
+            left_s = self._left_s() * _SCREEN_SHARE if fitting else self._left_s(_MOST_OVERRUN)
+            if paired.MIN_ROUNDS * timings(self._step_s[""]) * round_s > left_s:
                 self._put(replace(self._of(trial), verdict=NO_TIME))
             else:
                 fitting.append(trial)
-        self._rounds(bench, fitting, "trying changes", self._unspent_s() * (_SCREEN_SHARE if len(fitting) > 1 else 1))
+        self._rounds(bench, fitting, "trying changes", _SCREEN_SHARE if len(fitting) > 1 else 1.0)
         tried = {trial: self._of(trial) for trial in fitting}
         finalists = [t for t in fitting if tried[t].verdict == Verdict.FASTER or tried[t].may_save()]
         finalists = of_each_kind(sorted(finalists, key=lambda trial: tried[trial].ratio))
         if len(fitting) > 1 and not self.diagnosis.interrupted:
             # The best of several looks better than it is, in the rounds that chose it.
-            self._rounds(bench, finalists[:_FINALISTS], "timing the best again", self._unspent_s())
+            self._rounds(bench, finalists[:_FINALISTS], "timing the best again", 1.0)
         for trial in finalists:
             self._saves(trial)
         if any(tried.verdict == NO_TIME for tried in self.diagnosis.tried):
             self.diagnosis.needed_s = math.ceil(2 * self.diagnosis.budget_s)
 
-    def _rounds(self, bench: Bench, several: list[Trial], title: str, budget_s: float) -> None:
+    def _rounds(self, bench: Bench, several: list[Trial], title: str, share: float) -> None:
         """Keep what rounds say of some changes; without a verdict, that there was no time, unless one was known."""
         diagnosis = self.diagnosis
         if not several:
             return
-        rounds = StepRounds(bench, several, title, budget_s, self._unspent_s(_MOST_OVERRUN))
+        rounds = StepRounds(bench, several, title, share * self._left_s(), self._left_s(_MOST_OVERRUN))
         judged = rounds.judged()
         diagnosis.interrupted |= rounds.interrupted
         diagnosis.noise = rounds.noise or diagnosis.noise

@@ -14,17 +14,14 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, Subset
 
 from course_utils.records import paired
+from own_program.diagnosis.state import StepError
 
 _ROUNDS = 12
 _MOST_ROWS = 512  # of a batch, as far as it is tried
 
 
 class Batches:
-    """Batches of data, begun anew where they end.
-
-    Raises:
-        LookupError: where there are none.
-    """
+    """Batches of data, begun anew where they end."""
 
     def __init__(self, data: Iterable[Any]) -> None:
         self._data, self._batches = data, iter(data)
@@ -40,7 +37,7 @@ class Batches:
                 self._batches = iter(self._data)
                 continue
             return batch, time.perf_counter() - start
-        raise LookupError
+        raise StepError("data has no more batches: pass a loader, or a list of batches, that can be read again.")
 
 
 @dataclass(frozen=True)

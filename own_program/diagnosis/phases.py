@@ -19,7 +19,6 @@ from typing import Any
 from unittest import mock
 
 import torch
-from torch.utils._pytree import tree_leaves
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from course_utils.measure.devices import Device
@@ -54,8 +53,6 @@ class Seen:
     counts: collections.Counter[str] = field(default_factory=collections.Counter)  # how often it did what
     # Place in the code (``train.py:31``) to seconds in which Python waited there for the GPU.
     waits: collections.Counter[str] = field(default_factory=collections.Counter)
-    # Name of a model to seconds of its forward passes that recorded a graph and got no gradient.
-    unused: collections.Counter[str] = field(default_factory=collections.Counter)
     anomaly: bool = False
     deterministic: bool = False
 
@@ -87,9 +84,6 @@ class PhaseWatch:
             if not is_compiled(self._found):
                 for module in self._found.modules:
                     stack.enter_context(module.register_forward_pre_hook(self._module_begins))
-                for name, model in self._found.models.items():
-                    stack.enter_context(model.register_forward_pre_hook(self._pass_begins))
-                    stack.enter_context(model.register_forward_hook(functools.partial(self._pass_ends, name)))
             stack.enter_context(wrapped(torch.autograd, "backward", self._backward))
             stack.enter_context(wrapped(_BaseDataLoaderIter, "__next__", functools.partial(self._through, LOADING)))
             if self._device.kind != "cpu":
@@ -108,17 +102,12 @@ class PhaseWatch:
         asked for, it must not: they would find nothing to wait for.
         """
         self._seen = seen = Seen()
-        self._begun: list[float] = []
-        self._passes: list[tuple[str, float, list[bool]]] = []
         self._device.synchronize()
         self._waits_between = waits_between
         self._phase, self._since = BEFORE, time.perf_counter()
         step()
         self._device.synchronize()
         self._to(AFTER)
-        for name, seconds, used in self._passes:
-            if not used:
-                seen.unused[name] += seconds
         if not seen.counts["forward passes"]:  # compiled, or written without modules: where it begins is not seen
             seen.seconds[FORWARD] += seen.seconds[BEFORE]
             seen.seconds[BEFORE] = 0.0
@@ -147,17 +136,6 @@ class PhaseWatch:
         # Recomputed in the backward pass, a module belongs to that.
         if self._phase not in (FORWARD, BACKWARD):
             self._to(FORWARD, "forward passes")
-
-    def _pass_begins(self, *_: Any) -> None:
-        self._begun.append(time.perf_counter())
-
-    def _pass_ends(self, name: str, model: torch.nn.Module, given: Any, came_out: Any) -> None:
-        seconds, used = time.perf_counter() - self._begun.pop(), []
-        recorded = [leaf for leaf in tree_leaves(came_out) if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
-        for tensor in recorded:
-            tensor.register_hook(lambda _: used.append(True))
-        if recorded:
-            self._passes.append((name, seconds, used))
 
     def _backward(self, backward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         seen = self._seen

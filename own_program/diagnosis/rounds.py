@@ -32,22 +32,18 @@ _MOVES_ALIKE, _NO_WAY = 0.1, 1e-30  # the latter: what is denormal, and may be f
 _SHORT_S, _MOST_TIMINGS = 0.05, 5
 
 
+class FarSlowerError(RuntimeError):
+    """So slow a change needs no rounds to be turned down, which it would fill."""
+
+
 @dataclass(frozen=True)
 class Steps:
-    """What a few steps gave, all from the same state.
+    """What a few steps gave, all from the same state."""
 
-    Attributes:
-        losses: what the backward passes began with, or what the steps returned; empty where that is no single number.
-        moves: how far the weights went, one tensor for each parameter; empty where there are losses.
-        distance: how far they went, all together.
-        step_s: seconds of a step, of those after the first the shortest.
-        first_s: seconds of the first.
-    """
-
-    losses: tuple[float, ...]
-    moves: tuple[torch.Tensor, ...]
-    distance: float
-    step_s: float
+    losses: tuple[float, ...]  # what the backward passes began with, or steps returned; empty: no single numbers
+    moves: tuple[torch.Tensor, ...]  # how far the weights went, for each parameter; empty where there are losses
+    distance: float  # all together
+    step_s: float  # seconds of a step, of those after the first the shortest
     first_s: float
 
     def difference(self, other: Steps, far_as_well: bool = True) -> float:
@@ -101,8 +97,12 @@ class Bench:
         self.device.synchronize()
         return time.perf_counter() - start
 
-    def steps(self, changes: Sequence[Trial] = ()) -> Steps:
-        """A few steps with some changes in force."""
+    def steps(self, changes: Sequence[Trial] = (), most_s: float = math.inf) -> Steps:
+        """A few steps with some changes in force; after the first, none may take longer than ``most_s``.
+
+        Raises:
+            FarSlowerError: if one does.
+        """
         self.arrange(changes)
         parameters = self.found.parameters
         before = [p.detach().clone() for p in parameters]
@@ -122,19 +122,16 @@ class Bench:
                 returned = self.work.call()
                 self.device.synchronize()
                 seconds.append(time.perf_counter() - start)
+                if len(seconds) > 1 and seconds[-1] > most_s:
+                    raise FarSlowerError
                 # What a step returns may be an accuracy, or nothing.
                 losses += [float(root) for root in roots] or [loss_of(returned)]
         moves = [p.detach() - old for p, old in zip(parameters, before, strict=True)]
         while sum(seconds) < _ENOUGH_S and len(seconds) < _MOST_STEPS:
             seconds.append(self.timed())
         known = all(loss is not None for loss in losses)
-        return Steps(
-            tuple(losses) if known else (),
-            () if known else tuple(moves),
-            _norm(moves),
-            min(seconds[1:]),
-            seconds[0],
-        )
+        compared = (tuple(losses), ()) if known else ((), tuple(moves))
+        return Steps(*compared, _norm(moves), min(seconds[1:]), seconds[0])
 
 
 @dataclass
@@ -175,7 +172,7 @@ class StepRounds:
     def _run(self, changes: dict[str, tuple[Trial, ...]], known: dict[str, paired.Judgement], bar: Any) -> None:
         started, done = time.perf_counter(), 0
         self.bench.arrange()
-        times = max(1, min(_MOST_TIMINGS, math.ceil(_SHORT_S / self.bench.timed())))
+        times = timings(self.bench.timed())
         while len(changes) > 2 and done < paired.MOST_ROUNDS:
             began, round_s = time.perf_counter(), {}
             for name in random.sample(list(changes), len(changes)):
@@ -200,6 +197,11 @@ class StepRounds:
         for name in changes:
             if name not in ("", "again"):
                 known[name] = paired.judge(self.seconds[name], base, again, confidence)
+
+
+def timings(step_s: float) -> int:
+    """How many timings of a step there are in a round, of which the shortest counts."""
+    return max(1, min(_MOST_TIMINGS, math.ceil(_SHORT_S / step_s)))
 
 
 def loss_of(returned: Any) -> float | None:

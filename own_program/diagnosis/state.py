@@ -30,6 +30,10 @@ _DEEPEST = 4
 _LIBRARIES = ("torch", "numpy", "builtins")
 
 
+class StepError(ValueError):
+    """A step cannot be judged. The message says why, and what to hand over instead."""
+
+
 @dataclass
 class Found:
     """What a step works on, by name where that is told to a reader."""

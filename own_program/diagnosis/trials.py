@@ -33,15 +33,11 @@ FLUSH = "call torch.set_flush_denormal(True) where the program begins"
 
 @dataclass
 class Work:
-    """What is called: a step, and what it is given.
-
-    Attributes:
-        compile_until: after this moment of ``time.perf_counter()`` no further graph is compiled, and the step fails.
-        gave_up: whether it failed so.
-    """
+    """What is called: a step, and what it is given."""
 
     step: Callable[..., Any]
     args: tuple[Any, ...] = ()
+    # After this moment of ``time.perf_counter()`` no further graph is compiled, and the step fails: it gave up.
     compile_until: float = math.inf
     gave_up: bool = False
 
@@ -52,23 +48,14 @@ class Work:
 
 @dataclass(frozen=True)
 class Trial:
-    """One change.
+    """One change."""
 
-    Attributes:
-        name: what it is called in a list.
-        change: what to do, as an order.
-        because: what was seen that speaks for it.
-        lesson: the notebook that shows it.
-        on: puts it in force; it may give a context, at whose end it no longer is.
-        instead_of: the same text for those of which one excludes the others.
-    """
-
-    name: str
-    change: str
-    because: str
+    name: str  # in a list
+    change: str  # as an order
+    because: str  # what was seen that speaks for it
     lesson: str
-    on: Callable[[Work], AbstractContextManager[Any] | None]
-    instead_of: str = ""
+    on: Callable[[Work], AbstractContextManager[Any] | None]  # puts it in force, until its context ends
+    instead_of: str = ""  # the same text for those of which one excludes the others
     far_as_well: bool = True  # the weights must go as far as without it
 
 
@@ -76,23 +63,13 @@ def trials(found: Found, seen: Seen, contents: Any, work: Work) -> Iterator[Tria
     """Yield what may help this step, the likeliest first."""
     devices = {p.device.type for p in found.parameters}
     if seen.anomaly:
-        yield Trial(
-            "anomaly mode off",
-            "switch anomaly mode off",
-            "Autograd's anomaly mode is on: it keeps a Python stack for every operation and looks for NaN in every "
-            "gradient.",
-            "your_own_program",
-            _no_anomaly,
-        )
+        because = "Autograd's anomaly mode is on: it keeps a stack of each operation and looks for NaN in gradients."
+        yield Trial("anomaly mode off", "switch anomaly mode off", because, "your_own_program", _no_anomaly)
     if hooks := _hooks(found):
         names = listed(sorted({getattr(hook, "__qualname__", type(hook).__qualname__) for hook in hooks}))
-        yield Trial(
-            "hooks off",
-            f"take the hooks off the modules: {names}",
-            f"{len(hooks)} hook{'s' * (len(hooks) > 1)} of your own run{'s' * (len(hooks) == 1)} in each step.",
-            "your_own_program",
-            lambda work: _no_hooks(found),
-        )
+        change = f"take the hooks off the modules: {names}"
+        because = f"{len(hooks)} hook{'s' * (len(hooks) > 1)} of your own run{'s' * (len(hooks) == 1)} in each step."
+        yield Trial("hooks off", change, because, "your_own_program", lambda work: _no_hooks(found))
     if contents.denormal and devices == {"cpu"} and _flushes():
         because = f"{contents.denormals} The switch is each thread's own: those that run keep theirs."
         yield Trial("denormal numbers flushed", FLUSH, because, "your_own_program", _flushed)
@@ -104,33 +81,21 @@ def trials(found: Found, seen: Seen, contents: Any, work: Work) -> Iterator[Tria
         name, on = f"sparse {rows.name}", partial(_sparse, rows)
         yield Trial(name, rows.change, rows.because, "your_own_program", on, far_as_well=rows.takes_sparse)
     if seen.deterministic:
-        yield Trial(
-            "deterministic algorithms off",
-            "switch deterministic algorithms off, where runs need not give the same bits",
-            "torch.use_deterministic_algorithms is on.",
-            "reproducible_runs",
-            lambda work: torch.use_deterministic_algorithms(False),
-        )
+        name, because = "deterministic algorithms off", "torch.use_deterministic_algorithms is on."
+        change = "switch deterministic algorithms off, where runs need not give the same bits"
+        yield Trial(name, change, because, "reproducible_runs", lambda work: torch.use_deterministic_algorithms(False))
     if useless := _without_optimizer(found):
-        yield Trial(
-            f"freezing {useless}",
-            f"run {useless} under torch.no_grad(), or freeze what is trained nowhere",
-            f"No optimizer that this step names updates {useless}, and its parameters ask for gradients.",
-            "no_grad",
-            lambda work: _freeze(found),
-        )
+        change = f"run {useless} under torch.no_grad(), or freeze what is trained nowhere"
+        because = f"No optimizer that this step names updates {useless}, and its parameters ask for gradients."
+        yield Trial(f"freezing {useless}", change, because, "no_grad", lambda work: _freeze(found))
     if not is_compiled(found) and can_compile(devices):
         yield _compile(found)
     for optimizer in found.optimizers.values():
         yield from _fused(optimizer)
     if _images(found) and not _is_channels_last(found):
-        yield Trial(
-            "channels_last",
-            "put the model and its images into channels_last",
-            "Its convolutions work on tensors whose channels come first.",
-            "mixed_precision",
-            lambda work: _channels_last(found),
-        )
+        change = "put the model and its images into channels_last"
+        because = "Its convolutions work on tensors whose channels come first."
+        yield Trial("channels_last", change, because, "mixed_precision", lambda work: _channels_last(found))
     if devices == {"cpu"}:
         yield from _threads()
     if devices == {"cuda"}:
@@ -245,18 +210,11 @@ def _fused(optimizer: Optimizer) -> Iterator[Trial]:
     taken = any(group.get("fused") or group.get("differentiable") for group in groups)
     can = all(p.is_floating_point() and p.device.type in places for p in parameters)
     if parameters and not taken and can and "fused" in optimizer.defaults:
-        loops = all(
-            group.get("foreach") is False or (group.get("foreach") is None and p.device.type == "cpu")
-            for group in groups
-            for p in group["params"]
-        )
-        yield Trial(
-            f"fused {name}",
-            f"pass fused=True to {name}",
-            f"{name} updates {len(parameters)} tensors, {'one by one' if loops else 'by several kernels each'}.",
-            "torch_compile",
-            lambda work: _fuse(optimizer),
-        )
+        one_by_one = all(p.is_cpu for p in parameters) and not any(group.get("foreach") for group in groups)
+        how = "one by one" if one_by_one else "by several kernels each"
+        because = f"{name} updates {len(parameters)} tensors, {how}."
+        change = f"pass fused=True to {name}"
+        yield Trial(f"fused {name}", change, because, "torch_compile", lambda work: _fuse(optimizer))
 
 
 def _fuse(optimizer: Optimizer) -> None:
@@ -298,9 +256,8 @@ def _compile(found: Found) -> Trial:
             for model in found.models.values():
                 model._compiled_call_impl = None
 
-    return Trial(
-        COMPILE, f"compile {names}: torch.compile", f"{names} runs operation by operation.", "torch_compile", on
-    )
+    because = f"{names} runs operation by operation."
+    return Trial(COMPILE, f"compile {names}: torch.compile", because, "torch_compile", on)
 
 
 @contextlib.contextmanager
@@ -362,42 +319,28 @@ def cores() -> int:
 def _threads() -> Iterator[Trial]:
     now, most = torch.get_num_threads(), cores()
     for count in sorted({1, max(1, most // 2), most} - {now}):
-        yield Trial(
-            f"{count} thread{'s' if count > 1 else ''}",
-            f"call torch.set_num_threads({count})",
-            f"It runs in {now} thread{'s' if now > 1 else ''} on {most} core{'s' if most > 1 else ''}.",
-            "measuring",
-            lambda work, count=count: torch.set_num_threads(count),
-            "threads",
-        )
+        change, name = f"call torch.set_num_threads({count})", f"{count} thread{'s' * (count > 1)}"
+        because = f"It runs in {now} thread{'s' * (now > 1)} on {most} core{'s' * (most > 1)}."
+        on = partial(lambda count, work: torch.set_num_threads(count), count)
+        yield Trial(name, change, because, "measuring", on, "threads")
 
 
 def _on_cuda(found: Found, work: Work) -> Iterator[Trial]:
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
     is_new = torch.version.hip is None and torch.cuda.get_device_capability() >= (8, 0)
-    if is_new and not torch.backends.cuda.matmul.allow_tf32 and any(p.dtype == torch.float32 for p in found.parameters):
-        yield Trial(
-            "TF32",
+    if is_new and not matmul.allow_tf32 and any(p.dtype == torch.float32 for p in found.parameters):
+        change, because = (
             'call torch.set_float32_matmul_precision("high")',
-            "Matrix products in float32 do not use TF32.",
-            "mixed_precision",
-            lambda work: _attribute(torch.backends.cuda.matmul, "allow_tf32", True),
+            "Matrix products in float32 use no TF32.",
         )
-    if _images(found) and not torch.backends.cudnn.benchmark and not torch.backends.cudnn.deterministic:
-        yield Trial(
-            "cudnn.benchmark",
-            "set torch.backends.cudnn.benchmark = True, where sizes stay the same",
-            "cuDNN chooses its convolutions by rule, and does not time them.",
-            "reproducible_runs",
-            lambda work: _attribute(torch.backends.cudnn, "benchmark", True),
-        )
+        yield Trial("TF32", change, because, "mixed_precision", lambda work: _attribute(matmul, "allow_tf32", True))
+    if _images(found) and not cudnn.benchmark and not cudnn.deterministic:
+        change = "set torch.backends.cudnn.benchmark = True, where sizes stay the same"
+        because, on = "cuDNN chooses its convolutions by rule.", lambda work: _attribute(cudnn, "benchmark", True)
+        yield Trial("cudnn.benchmark", change, because, "reproducible_runs", on)
     if any(isinstance(leaf, torch.Tensor) and leaf.is_cpu and not leaf.is_pinned() for leaf in tree_leaves(work.args)):
-        yield Trial(
-            "pinned batches",
-            "pass pin_memory=True to the loader",
-            "Batches are copied to the GPU from pageable memory.",
-            "pinned_memory",
-            _pinned,
-        )
+        change, because = "pass pin_memory=True to the loader", "Batches are copied to the GPU from pageable memory."
+        yield Trial("pinned batches", change, because, "pinned_memory", _pinned)
 
 
 def _pinned(work: Work) -> AbstractContextManager[None]:

@@ -206,24 +206,6 @@ def test_small_gains_are_tried_on_top_of_a_large_one(monkeypatch):
     assert sum(sleeps.values()) == pytest.approx(74e-3)
 
 
-def test_a_forward_pass_that_no_gradient_comes_from():
-    training = Training(40, 64, fused=True)
-
-    def step(mode=torch.enable_grad):
-        with mode():
-            training.model(training.x)
-        return training.step()
-
-    change = "leave out the forward pass of model that no gradient comes from"
-    diagnosis = diagnose(step, budget_s=QUICK_S)
-    (advice,) = [advice for advice in diagnosis.plan if advice.change == change]
-    assert advice.known == "about"
-    assert advice.lesson == "no_grad"
-    assert 0 < advice.saves < diagnosis.phases["forward pass and loss"]
-    assert f"It takes {format_seconds(advice.saves * diagnosis.step_s)} in a step" in advice.because
-    assert change not in changes(diagnose(lambda: step(torch.no_grad), budget_s=QUICK_S))
-
-
 def test_a_healthy_step_gets_no_advice():
     training = Training(3, 384, fused=True)
     diagnosis = diagnose(training.step, budget_s=2.0)

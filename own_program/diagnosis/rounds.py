@@ -77,15 +77,14 @@ class Bench:
         self._on = contextlib.ExitStack()
 
     def arrange(self, changes: Sequence[Trial] = ()) -> None:
-        """Take back what is in force, put the state back, and put other changes in force."""
-        self._on.close()
-        self.state.restore()
+        """Put the state back as it was, and changes in force."""
+        self.close()
         for change in (*self.adopted, *changes):
             if (context := change.on(self.work)) is not None:
                 self._on.enter_context(context)
 
     def close(self) -> None:
-        """Take back what is in force."""
+        """Take back what is in force, and put the state back."""
         self._on.close()
         self.state.restore()
 

@@ -158,8 +158,8 @@ class Snapshot:
         self._put(torch.set_anomaly_enabled, torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled())
         self._python(found)
         for module in found.modules:
-            for names in (vars(module), module._buffers, module._parameters):
-                self._attributes(names)
+            for names in (vars(module), *(value for value in vars(module).values() if isinstance(value, dict))):
+                self._attributes(names)  # parameters, buffers, children and hooks are such
         self._in_place([b for module in found.modules for b in module.buffers(recurse=False)])
         self._in_place([p.data for p in found.parameters])
         for p in found.parameters:

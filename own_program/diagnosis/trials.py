@@ -329,10 +329,8 @@ def _on_cuda(found: Found, work: Work) -> Iterator[Trial]:
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
     is_new = torch.version.hip is None and torch.cuda.get_device_capability() >= (8, 0)
     if is_new and not matmul.allow_tf32 and any(p.dtype == torch.float32 for p in found.parameters):
-        change, because = (
-            'call torch.set_float32_matmul_precision("high")',
-            "Matrix products in float32 use no TF32.",
-        )
+        change = 'call torch.set_float32_matmul_precision("high")'
+        because = "Matrix products in float32 do not use TF32."
         yield Trial("TF32", change, because, "mixed_precision", lambda work: _attribute(matmul, "allow_tf32", True))
     if _images(found) and not cudnn.benchmark and not cudnn.deterministic:
         change = "set torch.backends.cudnn.benchmark = True, where sizes stay the same"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import copy
+import functools
 import itertools
 import logging
 import os
@@ -23,7 +25,6 @@ from course_utils.measure.compiler import compiler
 from course_utils.measure.devices import Device
 from course_utils.measure.machine import environment
 from course_utils.records.paired import Interval, Verdict
-from course_utils.show.formats import format_seconds
 from own_program.diagnosis import diagnose as diagnosing
 from own_program.diagnosis import trials as step_trials
 from own_program.diagnosis.diagnose import StepError, diagnose
@@ -129,6 +130,10 @@ def plant(monkeypatch, changes):
     monkeypatch.setattr(diagnosing, "trials", lambda *_: iter(several))
 
 
+def with_attribute(owner, name, value, work):
+    return mock.patch.object(owner, name, value)
+
+
 # --- planted causes
 
 
@@ -225,18 +230,24 @@ class Slow(Dataset):
         return torch.full((32,), index / 256)
 
 
-def learn():
-    model = layers(2)
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, fused=True)
+def steps_of(loss_of, *modules, make=torch.optim.SGD, **options):
+    """A step of a loss of modules."""
+    options = options or {"lr": 1e-3, "fused": True}
+    optimizer = make([p for module in modules for p in module.parameters()], **options)
 
-    def step(batch):
+    def step(*batch):
         optimizer.zero_grad()
-        loss = model(batch).square().mean()
+        loss = loss_of(*batch)
         loss.backward()
         optimizer.step()
-        return loss.item()
+        return loss
 
     return step
+
+
+def learn():
+    model = layers(2)
+    return steps_of(lambda batch: model(batch).square().mean(), model)
 
 
 def test_a_loader_that_is_too_slow():
@@ -309,17 +320,8 @@ def test_a_loss_without_modules_between_two_backward_passes_is_a_forward_pass():
 
 
 def test_parameters_that_no_optimizer_updates():
-    model, head = layers(12, 64), torch.nn.Linear(64, 8)
-    optimizer = torch.optim.SGD(head.parameters(), lr=1e-3, fused=True)
-    x = torch.randn(64, 64)
-
-    def step():
-        loss = head(model(x)).square().mean()
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        return loss
-
+    model, head, x = layers(12, 64), torch.nn.Linear(64, 8), torch.randn(64, 64)
+    step = steps_of(lambda: head(model(x)).square().mean(), head)
     diagnosis = advised(step, "run model under torch.no_grad(), or freeze what is trained nowhere")
     (advice,) = [advice for advice in diagnosis.plan if advice.known == "tried"]
     assert advice.lesson == "no_grad"
@@ -334,31 +336,17 @@ def test_weights_in_float64_are_noticed(layers_in_double, words):
     model, x = layers(2), torch.randn(8, 32)
     for index in layers_in_double:
         model[index].double()
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, fused=True)
 
-    def step():
-        optimizer.zero_grad()
-        out = x
-        for layer in model:
-            out = layer(out.to(layer.weight.dtype))
-        loss = out.square().mean()
-        loss.backward()
-        optimizer.step()
-        time.sleep(2e-3)
-        return loss
+    def loss():
+        first = model[0](x.to(model[0].weight.dtype))
+        return model[1](first.to(model[1].weight.dtype)).square().mean()
 
-    diagnosis = diagnose(step, budget_s=QUICK_S)
+    diagnosis = diagnose(steps_of(loss, model), budget_s=QUICK_S)
     found = [advice for advice in diagnosis.plan if "float32" in advice.change]
-    if not words:
-        assert not found
-        return
-    (advice,) = found
-    assert advice.change == "train in float32: model.float(), and inputs of that type"
-    assert advice.because.startswith(words)
-    assert (advice.lesson, advice.saves) == ("mixed_precision", None)
-    plan = diagnosis.card().plan
-    assert len(plan) > 1  # the sleep is one
-    assert plan[-1] is advice
+    assert [advice.because.startswith(words) for advice in found] == [True] * bool(words)
+    for advice in found:
+        assert advice.change == "train in float32: model.float(), and inputs of that type"
+        assert (advice.lesson, advice.saves) == ("mixed_precision", None)
 
 
 def test_a_budget_holds_where_there_is_much_to_try(monkeypatch):
@@ -380,17 +368,15 @@ def test_a_budget_holds_where_there_is_much_to_try(monkeypatch):
 
 def hidden_state(detach):
     """An LSTM that goes on from its last state."""
-    model, x = torch.nn.LSTM(8, 16, batch_first=True), torch.randn(2, 5, 8)
-    optimizer, kept = torch.optim.SGD(model.parameters(), lr=0.0, fused=True), {"state": None}
+    model, x, kept = torch.nn.LSTM(8, 16, batch_first=True), torch.randn(2, 5, 8), {"state": None}
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0, fused=True)
 
     def step():
-        optimizer.zero_grad()
         out, state = model(x, kept["state"])
         kept["state"] = tuple(part.detach() for part in state) if detach else state
-        loss = out.square().mean()
-        loss.backward(retain_graph=True)
+        out.square().mean().backward(retain_graph=True)
         optimizer.step()
-        return loss
+        optimizer.zero_grad()
 
     return step
 
@@ -410,21 +396,15 @@ def test_a_graph_that_reaches_into_earlier_calls():
 
 def growing(what):
     model, kept, dice = layers(2), [], random.Random(0)
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, fused=True)
 
-    def step():
+    def loss():
         kept.append(torch.ones(32))
-        rows = {"batch": len(kept), "lengths that differ": dice.choice((8, 64))}.get(what, 8)
-        optimizer.zero_grad()
-        loss = model(torch.ones(rows, 32)).square().mean()
-        if what == "list":
-            loss = loss + 0 * sum(each.mean() for each in kept)
         time.sleep(len(kept) * 1e-3 * (what == "time"))
-        loss.backward()
-        optimizer.step()
-        return loss
+        rows = {"batch": len(kept), "lengths that differ": dice.choice((8, 64))}.get(what, 8)
+        several = kept if what == "list" else []
+        return model(torch.ones(rows, 32)).square().mean() + 0 * sum(each.mean() for each in several)
 
-    return step
+    return steps_of(loss, model)
 
 
 @pytest.mark.parametrize(
@@ -472,25 +452,16 @@ def test_denormal_numbers_are_flushed_in_a_thread_of_their_own(scale):
     assert not flushes()
 
 
-def looking_up(rows, make, **options):
+def looking_up(rows, make):
     table, head = torch.nn.Embedding(rows, 16), torch.nn.Linear(16, 4)
-    optimizer = make([*table.parameters(), *head.parameters()], lr=1e-3, **options)
-
-    def step():
-        optimizer.zero_grad()
-        loss = head(table(torch.arange(0, 32))).square().mean()
-        loss.backward()
-        optimizer.step()
-        return loss
-
-    return step
+    return steps_of(lambda: head(table(torch.arange(32))).square().mean(), table, head, make=make, lr=1e-3)
 
 
 @pytest.mark.parametrize("make", [torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD])
 def test_an_embedding_of_which_few_rows_get_a_gradient(make):
     how = "" if make is torch.optim.SGD else ", and update it with torch.optim.SparseAdam"
-    diagnosis = advised(looking_up(30_000, make), f"pass sparse=True to table{how}", budget_s=2.0)
-    advice = max(diagnosis.plan, key=lambda advice: advice.saves)
+    diagnosis = advised(looking_up(30_000, make), change := f"pass sparse=True to table{how}", budget_s=2.0)
+    (advice,) = (advice for advice in diagnosis.plan if advice.change == change)
     assert advice.known == "tried"
     assert advice.because.startswith("Of its 30,000 rows 32 get a gradient")
     assert "sparse" not in repr(diagnose(looking_up(40, make), budget_s=QUICK_S).plan)
@@ -545,16 +516,7 @@ LOOPS = {
 def test_a_module_that_is_called_on_row_after_row(kind):
     forward, known = LOOPS[kind]
     layer, x = (Keeping if kind == "kept from before" else torch.nn.Linear)(16, 16), torch.randn(32, 16)
-    optimizer = torch.optim.SGD(layer.parameters(), lr=1e-3, fused=True)
-
-    def step():
-        optimizer.zero_grad()
-        loss = forward(layer, x).square().mean()
-        loss.backward()
-        optimizer.step()
-        return loss
-
-    change = "call layer once on all 32 rows"
+    step, change = steps_of(lambda: forward(layer, x).square().mean(), layer), "call layer once on all 32 rows"
     if known == "tried":
         (advice,) = (each for each in advised(step, change, budget_s=1.0).plan if each.change == change)
         assert advice.known == "tried"
@@ -613,31 +575,30 @@ def test_a_long_step_gets_something_named_in_a_short_budget(monkeypatch):
 # --- what is tried must give the same
 
 
-def test_a_change_of_the_results_is_no_advice(monkeypatch):
+def test_a_change_of_the_results_or_one_that_cannot_be_made_is_no_advice(monkeypatch):
     training = Training(2, fused=True)
-    plant(monkeypatch, {"half": lambda work: step_trials._attribute(training, "x", training.x / 2)})
+    # So small a step that three losses do not show a missing one.
+    training.optimizer.param_groups[0]["lr"] = 1e-9
+    changed = {
+        "half": (training, "x", training.x / 2),
+        "lazy": (training.optimizer, "step", lambda: None),
+        "wrong": (training, "x", torch.ones(3, 5)),
+    }
+    plant(monkeypatch, {name: functools.partial(with_attribute, *what) for name, what in changed.items()})
     diagnosis = diagnose(training.step, budget_s=QUICK_S)
-    (tried,) = diagnosis.tried
-    assert tried.verdict == CHANGES_RESULTS
-    assert tried.difference > 1e-3
-    assert "do half" not in changes(diagnosis)
-    assert "Not advised, since what comes out would change by more than tolerance: half." in repr(diagnosis)
+    assert [tried.verdict for tried in diagnosis.tried] == [CHANGES_RESULTS, CHANGES_RESULTS, IMPOSSIBLE]
+    assert diagnosis.tried[0].difference > 1e-3
+    assert not [change for change in changes(diagnosis) if change.startswith("do half")]
+    assert "Not advised, since what comes out would change by more than tolerance: half and lazy." in repr(diagnosis)
 
 
-@pytest.mark.parametrize("returned", [None, "ok", 7, torch.zeros(3)], ids=str)
+@pytest.mark.parametrize("returned", [None, 7, torch.zeros(3)], ids=str)
 def test_whatever_a_step_returns_the_loss_of_its_backward_pass_is_compared(monkeypatch, returned):
     training = Training(2, fused=True)
-    x = training.x
-    plant(
-        monkeypatch,
-        {
-            "half": lambda work: step_trials._attribute(training, "x", x / 2),
-            "almost": lambda work: step_trials._attribute(training, "x", x * (1 + 1e-5)),
-        },
-    )
+    xs = {"half": training.x / 2, "almost": training.x * (1 + 1e-5)}
+    plant(monkeypatch, {name: functools.partial(with_attribute, training, "x", x) for name, x in xs.items()})
     half, almost = diagnose(lambda: (training.step(), returned)[1], budget_s=QUICK_S).tried
     assert half.verdict == CHANGES_RESULTS
-    assert almost.verdict != CHANGES_RESULTS
     assert 0 < almost.difference < 1e-3
 
 
@@ -650,13 +611,9 @@ def test_without_a_loss_the_weights_are_compared(monkeypatch):
         training.optimizer.step()
         training.optimizer.zero_grad()
 
-    changes = {
-        "turned": lambda work: step_trials._attribute(training, "x", -training.x),
-        "none": lambda work: contextlib.nullcontext(),
-    }
-    plant(monkeypatch, changes)
-    diagnosis = diagnose(step, budget_s=QUICK_S)
-    turned, none = diagnosis.tried
+    xs = {"turned": -training.x, "none": training.x}
+    plant(monkeypatch, {name: functools.partial(with_attribute, training, "x", x) for name, x in xs.items()})
+    turned, none = diagnose(step, budget_s=QUICK_S).tried
     assert (turned.verdict, none.difference) == (CHANGES_RESULTS, 0.0)
 
 
@@ -664,24 +621,10 @@ def test_a_bias_whose_gradient_is_rounding_does_not_hide_a_change():
     """A bias before a normalization: AdamW makes steps of the learning rate out of what is noise."""
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Conv2d(3, 16, 3), torch.nn.BatchNorm2d(16), torch.nn.ReLU())
-    optimizer, x = torch.optim.AdamW(model.parameters(), lr=1e-3), torch.randn(8, 3, 16, 16)
-
-    def step():
-        model(x).square().mean().backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-    tried = {each.name: each for each in diagnose(step, budget_s=2.0).tried}
+    x = torch.randn(8, 3, 16, 16)
+    step = steps_of(lambda: model(x).square().mean(), model, make=torch.optim.AdamW, lr=1e-3)
+    tried = {each.name: each for each in diagnose(step, budget_s=1.0).tried}
     assert 0 <= tried["channels_last"].difference < 1e-3
-
-
-def test_a_change_that_leaves_the_optimizer_out_is_no_gain(monkeypatch):
-    training = Training(2, fused=True)
-    # So small a step that three losses do not show it.
-    training.optimizer.param_groups[0]["lr"] = 1e-9
-    plant(monkeypatch, {"lazy": lambda work: step_trials._attribute(training.optimizer, "step", lambda: None)})
-    (tried,) = diagnose(training.step, budget_s=QUICK_S).tried
-    assert tried.verdict == CHANGES_RESULTS
 
 
 @pytest.mark.skipif(compiler() is None, reason="torch.compile finds no C++ compiler")
@@ -756,13 +699,6 @@ def test_a_compiler_that_is_given_up_leaves_it_open_what_it_saves(monkeypatch):
         assert "pass budget_s=1." in diagnosis.card().warning
 
 
-def test_a_change_that_this_step_cannot_do(monkeypatch):
-    training = Training(2, fused=True)
-    plant(monkeypatch, {"wrong": lambda work: step_trials._attribute(training, "x", torch.ones(3, 5))})
-    (tried,) = diagnose(training.step, budget_s=QUICK_S).tried
-    assert tried.verdict == IMPOSSIBLE
-
-
 # --- everything is put back
 
 
@@ -812,45 +748,28 @@ def test_ctrl_c_gives_what_is_known_and_puts_all_back(calls):
 
 def test_names_that_a_step_binds_and_weights_in_another_layout_are_put_back():
     model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.Flatten())
-    optimizer, x, count = torch.optim.Adam(model.parameters()), torch.randn(2, 3, 8, 8), 0
-    kept = torch.Generator().manual_seed(3)
+    optimizer, x, count = torch.optim.Adam(model.parameters()), torch.randn(2, 3, 8, 8, requires_grad=True), 0
+    kept, dice, numbers = torch.Generator().manual_seed(3), random.Random(1), np.random.default_rng(1)
 
     def step():
         nonlocal count
         count += 1
         optimizer.zero_grad()
-        loss = model(x + 0.01 * torch.rand((), generator=kept)).square().mean()
+        loss = model(x + 0.01 * torch.rand((), generator=kept)).square().mean() * dice.random() * numbers.random()
         loss.backward()
         optimizer.step()
         return loss
 
-    state = {key: value.clone() for key, value in model.state_dict().items()}
-    drawn = kept.get_state()
+    def state():
+        return dict(model.state_dict()), x.grad, kept.get_state(), dice.getstate(), numbers.bit_generator.state, count
+
+    model(x).sum().backward()
+    before = copy.deepcopy(state())
     diagnosis = diagnose(step, budget_s=QUICK_S)
     assert "channels_last" in [tried.name for tried in diagnosis.tried]
-    assert count == 0
-    assert torch.equal(kept.get_state(), drawn)
-    assert same(state, dict(model.state_dict()))
+    assert same(before, state())
     assert model[0].weight.is_contiguous()
     assert not optimizer.state
-
-
-def test_generators_of_numpy_and_python_and_gradients_of_inputs_are_put_back():
-    model, x = layers(2), torch.randn(8, 32, requires_grad=True)
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, fused=True)
-    dice, numbers = random.Random(1), np.random.default_rng(1)
-
-    def step():
-        optimizer.zero_grad()
-        loss = (model(x) * dice.random() * numbers.random()).square().mean()
-        loss.backward()
-        optimizer.step()
-        return loss
-
-    step()
-    before = x.grad.clone(), dice.getstate(), numbers.bit_generator.state
-    diagnose(step, budget_s=QUICK_S)
-    assert same(before, (x.grad, dice.getstate(), numbers.bit_generator.state))
 
 
 def test_a_snapshot_keeps_the_place_of_tensors_and_the_state_of_an_optimizer():
@@ -871,19 +790,11 @@ def test_a_snapshot_keeps_the_place_of_tensors_and_the_state_of_an_optimizer():
 
 
 def test_models_and_optimizers_are_found_where_a_step_names_them():
-    training, step = Training(), learn()
+    training, step, other = Training(), learn(), layers(1)
     assert list(find(training.step).models) == ["model"]
-    assert list(find(step).models) == ["model"]
-    assert list(find(lambda: step(None)).optimizers) == ["optimizer"]
-    other = torch.nn.Linear(2, 2)
-    assert list(find(step, other).models.values()) == [other]
+    assert (list(find(step).models), list(find(lambda: step(None)).optimizers)) == (["model"], ["optimizer"])
+    assert find(step, [other, layers(2)]).models.keys() == {"Sequential", "Sequential 2"}
     assert not find(lambda: 1).parameters
-
-
-def test_two_models_of_one_class_are_both_worked_on():
-    generator, discriminator = layers(1), layers(2)
-    found = find(lambda: 1, [generator, discriminator])
-    assert found.models == {"Sequential": generator, "Sequential 2": discriminator}
 
 
 def test_phases_add_up_to_the_call_and_hooks_are_gone():
@@ -936,7 +847,7 @@ def other_data():
 
 def not_a_number():
     training = Training(2)
-    training.x = training.x * float("nan")
+    training.x *= float("nan")
     return training.step
 
 
@@ -955,7 +866,7 @@ def few_batches():
     [
         (lambda: lambda: 1, "No parameters were found"),
         (lambda: layers(1), "pass the function"),
-        (learn, "must take nothing"),
+        (lambda: lambda batch: batch, "must take nothing"),
         (accumulating, "different work in each call (0 and 1 optimizer steps)"),
         (other_data, "Let it work on one fixed batch"),
         (not_a_number, "The loss is nan in call 1"),
@@ -970,21 +881,21 @@ def test_it_refuses_what_it_cannot_judge(step, words):
 
 
 @pytest.mark.parametrize(
-    ("argument", "value"),
+    "argument",
     [
-        ("budget_s", 0),
-        ("budget_s", "long"),
-        ("tolerance", -1),
-        ("model", "resnet"),
-        ("model", []),
-        ("model", {"G": torch.nn.Linear(1, 1)}),
-        ("optimizer", torch.nn.Linear(1, 1)),
-        ("data", torch.utils.data.Dataset()),
+        {"budget_s": 0},
+        {"budget_s": "long"},
+        {"tolerance": -1},
+        {"model": "resnet"},
+        {"model": {"G": torch.nn.Linear(1, 1)}},
+        {"optimizer": torch.nn.Linear(1, 1)},
+        {"data": 7},
     ],
+    ids=str,
 )
-def test_it_refuses_arguments_that_make_no_sense(argument, value):
-    with pytest.raises(StepError, match=argument):
-        diagnose(Training().step, **{argument: value})
+def test_it_refuses_arguments_that_make_no_sense(argument):
+    with pytest.raises(StepError, match=next(iter(argument))):
+        diagnose(Training().step, **argument)
 
 
 def test_one_rank_of_several_is_refused(monkeypatch):

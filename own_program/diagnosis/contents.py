@@ -45,6 +45,11 @@ class Loop:
     distance: int | None = None
 
     @property
+    def trial(self) -> str:
+        """What it is called where it is tried."""
+        return f"{self.name} at once"
+
+    @property
     def change(self) -> str:
         """What to do about it, as an order."""
         return f"call {self.name} once on all {self.count} rows"
@@ -66,6 +71,11 @@ class Rows:
     touched: int
 
     @property
+    def trial(self) -> str:
+        """What it is called where it is tried."""
+        return f"sparse {self.name}"
+
+    @property
     def takes_sparse(self) -> bool:
         """Whether its optimizer takes gradients of some rows as they are, and makes the same update."""
         return isinstance(self.optimizer, torch.optim.SGD | torch.optim.Adagrad)
@@ -73,7 +83,8 @@ class Rows:
     @property
     def change(self) -> str:
         """What to do about it, as an order."""
-        how = "" if self.takes_sparse else ", and update it with torch.optim.SparseAdam"
+        is_fused = any(group.get("fused") for group in self.optimizer.param_groups)
+        how = ", without fused=True" * is_fused if self.takes_sparse else ", and update it with torch.optim.SparseAdam"
         return f"pass sparse=True to {self.name}{how}"
 
     @property
@@ -155,7 +166,7 @@ def look(bench: Bench, first: Counted | None, calls: int) -> Contents:
     contents = Contents()
     with contextlib.suppress(Exception):  # what cannot be seen is not said
         _look_inside(bench, contents)
-        contents.looked += ["few rows with a gradient"]
+        contents.looked += ["sparse gradients"]
         contents.looked += ["denormal numbers"] if bench.device.kind == "cpu" else []
         contents.looked += ["loops over rows"] if first else []
     with contextlib.suppress(Exception):
@@ -236,14 +247,15 @@ def _loop(bench: Bench, module: Module, name: str) -> Loop | None:
     With other results in place of its own it must be called on the same values, and by itself the last call must give
     what it gave after the others: a module may keep something from call to call.
     """
-    calls, share = _calls(bench, module, disturbed=False)
-    if share < _LOOP_STANDS_OUT or not all(isinstance(call.args[0], torch.Tensor) for call in calls):
+    calls, share = _calls(bench, module)
+    is_clear = all(call.args and isinstance(call.args[0], torch.Tensor) for call in calls)
+    if len(calls) < _MANY_CALLS or share < _LOOP_STANDS_OUT or not is_clear:
         return None
     rows = [call.args[0] for call in calls]
     distance = _distance(rows)
     if len({row.shape for row in rows}) > 1 or not _is_row(rows[0], distance) or torch.equal(rows[0], rows[1]):
         return None
-    others, _ = _calls(bench, module, disturbed=True)
+    others, _ = _calls(bench, module, disturbed_for=len(calls))
     values, other_values = ([value for call in each for value in call.values] for each in (calls, others))
     if len(values) != len(other_values) or not all(map(torch.equal, values, other_values)):
         return None
@@ -255,39 +267,44 @@ def _loop(bench: Bench, module: Module, name: str) -> Loop | None:
     return Loop(name, module, len(rows), distance if len(values) == len(rows) else None)
 
 
-def _calls(bench: Bench, module: Module, disturbed: bool) -> tuple[list[_Call], float]:
-    """The calls of a module before the first backward pass, and their share of the time till then."""
+class _Enough(BaseException):  # no Exception, which a step may catch
+    pass
+
+
+def _calls(bench: Bench, module: Module, disturbed_for: int = 0) -> tuple[list[_Call], float]:
+    """The calls of a module before the first backward pass, and their share of the time till then.
+
+    With other results a step may go on for ever: then no more calls than ``disturbed_for`` are of interest.
+    """
     calls: list[_Call] = []
-    seconds = till_backward = began = 0.0
+    seconds = began = 0.0
 
     def begins(_: Module, args: Any, kwargs: Any) -> None:
         nonlocal began
-        if not till_backward:
-            leaves = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
-            calls.append(_Call(args, kwargs, [leaf.detach().clone() for leaf in leaves]))
+        leaves = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        calls.append(_Call(args, kwargs, [leaf.detach().clone() for leaf in leaves]))
+        if disturbed_for and len(calls) > disturbed_for:
+            raise _Enough
         began = time.perf_counter()
 
     def ends(_: Module, __: Any, came_out: Any) -> Any:
         nonlocal seconds
-        if not till_backward:
-            seconds += time.perf_counter() - began
-            calls[-1].gave = came_out
-        return tree_map_only(torch.Tensor, lambda t: 1 - t, came_out) if disturbed else None
+        seconds += time.perf_counter() - began
+        calls[-1].gave = came_out
+        return tree_map_only(torch.Tensor, lambda t: 1 - t, came_out) if disturbed_for else None
 
-    def backward_begins(backward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        nonlocal till_backward
-        till_backward = till_backward or time.perf_counter() - started
-        return backward(*args, **kwargs)
+    def backward_begins(*_: Any, **__: Any) -> None:
+        raise _Enough
 
     bench.arrange()
     started = time.perf_counter()
     with contextlib.ExitStack() as stack:
+        stack.enter_context(contextlib.suppress(_Enough, *[Exception] * bool(disturbed_for)))
         stack.enter_context(wrapped(torch.autograd, "backward", backward_begins))
         stack.enter_context(module.register_forward_pre_hook(begins, with_kwargs=True))
         stack.enter_context(module.register_forward_hook(ends))
-        with contextlib.suppress(Exception) if disturbed else contextlib.nullcontext():
-            bench.work.call()
-    return calls, seconds / max(till_backward, 1e-9)
+        bench.work.call()
+    return calls, seconds / (time.perf_counter() - started)
 
 
 def _is_row(tensor: torch.Tensor, distance: int | None) -> bool:

@@ -213,10 +213,8 @@ class _Work:
             error.add_note(f"diagnose() called the step with {given}, in its call {self._calls}.")
             raise
 
-    def _advise(
-        self, change: str, because: str, lesson: str, saves: float | None = None, known: str = "at most"
-    ) -> None:
-        self.diagnosis.plan.append(Advice(change, because, lesson, saves, known))
+    def _advise(self, *entry: Any) -> None:
+        self.diagnosis.plan.append(Advice(*entry))
 
     # --- calls as they come
 
@@ -389,15 +387,15 @@ class _Work:
             self._advise(_GROWS, growth, "profiler")
 
     def _untried(self, contents: Contents) -> None:
-        """What was seen, and could not be tried with the same results."""
-        phases, advised = self.diagnosis.phases, {advice.change for advice in self.diagnosis.plan}
+        """What was seen, and could not be tried."""
+        phases, verdicts = self.diagnosis.phases, {tried.name: tried.verdict for tried in self.diagnosis.tried}
         for rows in contents.rows:
-            if rows.change not in advised and phases[OPTIMIZER] > _STANDS_OUT:
+            if verdicts.get(rows.trial) in (IMPOSSIBLE, NO_TIME) and phases[OPTIMIZER] > _STANDS_OUT:
                 self._advise(rows.change, rows.because, "your_own_program", phases[BACKWARD] + phases[OPTIMIZER])
         for loop in contents.loops:
-            if loop.distance is None:
+            if verdicts.get(loop.trial, NO_TIME) == NO_TIME:
                 self._advise(loop.change, loop.because, "your_own_program")
-        if contents.denormal and FLUSH not in advised:
+        if contents.denormal and not any(advice.change == FLUSH for advice in self.diagnosis.plan):
             self.diagnosis.notes.append(contents.denormals)
 
     # --- changes
@@ -446,7 +444,7 @@ class _Work:
         """Those changes with which the first steps give what they give without."""
         self._step_s[""] = plain.step_s
         for trial in several:
-            needed_s, left_s = 2 * PARITY_STEPS * plain.step_s, self._unspent_s(_MOST_OVERRUN)
+            needed_s, left_s = (bench.count + 1) * plain.step_s, self._unspent_s(_MOST_OVERRUN)
             if trial.name == COMPILE:
                 needed_s = _LEFT_FOR_COMPILING_S * (_BUSY_COMPILER if self.diagnosis.busy else 1.0)
                 left_s = self._unspent_s()

@@ -75,11 +75,10 @@ def trials(found: Found, seen: Seen, contents: Any, work: Work) -> Iterator[Tria
         yield Trial("denormal numbers flushed", FLUSH, because, "your_own_program", _flushed)
     for loop in contents.loops:
         if loop.distance is not None:
-            name, on = f"{loop.name} at once", partial(_at_once, loop)
-            yield Trial(name, loop.change, loop.because, "your_own_program", on)
+            yield Trial(loop.trial, loop.change, loop.because, "your_own_program", partial(_at_once, loop))
     for rows in contents.rows:
-        name, on = f"sparse {rows.name}", partial(_sparse, rows)
-        yield Trial(name, rows.change, rows.because, "your_own_program", on, far_as_well=rows.takes_sparse)
+        on, alike = partial(_sparse, rows), rows.takes_sparse
+        yield Trial(rows.trial, rows.change, rows.because, "your_own_program", on, far_as_well=alike)
     if seen.deterministic:
         name, because = "deterministic algorithms off", "torch.use_deterministic_algorithms is on."
         change = "switch deterministic algorithms off, where runs need not give the same bits"
@@ -183,6 +182,8 @@ def _sparse(rows: Any, work: Work) -> AbstractContextManager[None] | None:
     optimizer, weight = rows.optimizer, rows.module.weight
     rows.module.sparse, weight.grad = True, None
     if rows.takes_sparse:
+        for group in optimizer.param_groups:
+            group["fused"] = False
         return None
     if not isinstance(optimizer, torch.optim.Adam):
         raise TypeError("no sparse optimizer makes these updates")

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import functools
 import itertools
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,8 +23,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from course_utils.show.formats import format_percent
-from own_program.diagnosis.phases import is_compiled, wrapped
+from own_program.diagnosis.phases import BACKWARD, OPTIMIZER, is_compiled, wrapped
 from own_program.diagnosis.rounds import Bench
+from own_program.diagnosis.trials import FLUSH, Trial, Work, replaced
 
 _MOST_NODES = 300_000
 _GROWS = 0.01  # by less, over the calls that are counted, nobody cares
@@ -32,66 +36,7 @@ _MOST_LOOPS = 2
 _DENORMALS = 1e-5
 _SAMPLE = 2**20  # so many numbers of a tensor are looked at
 _FEW_ROWS = 0.1
-
-
-@dataclass
-class Loop:
-    """A module that is called on row after row, though no row needs what it gave for another."""
-
-    name: str
-    module: Module
-    count: int
-    # From a row to the next in the one tensor that holds them all, in numbers; None where none does.
-    distance: int | None = None
-
-    @property
-    def trial(self) -> str:
-        """What it is called where it is tried."""
-        return f"{self.name} at once"
-
-    @property
-    def change(self) -> str:
-        """What to do about it, as an order."""
-        return f"call {self.name} once on all {self.count} rows"
-
-    @property
-    def because(self) -> str:
-        """What was seen."""
-        return f"It is called {self.count} times in a forward pass, on one row each, and none needs another's result."
-
-
-@dataclass
-class Rows:
-    """An embedding of which few rows get a gradient, while an optimizer works on all of them."""
-
-    name: str
-    module: Embedding | EmbeddingBag
-    optimizer: Optimizer
-    count: int
-    touched: int
-
-    @property
-    def trial(self) -> str:
-        """What it is called where it is tried."""
-        return f"sparse {self.name}"
-
-    @property
-    def takes_sparse(self) -> bool:
-        """Whether its optimizer takes gradients of some rows as they are, and makes the same update."""
-        return isinstance(self.optimizer, torch.optim.SGD | torch.optim.Adagrad)
-
-    @property
-    def change(self) -> str:
-        """What to do about it, as an order."""
-        is_fused = any(group.get("fused") for group in self.optimizer.param_groups)
-        how = ", without fused=True" * is_fused if self.takes_sparse else ", and update it with torch.optim.SparseAdam"
-        return f"pass sparse=True to {self.name}{how}"
-
-    @property
-    def because(self) -> str:
-        """What was seen, and what becomes another update."""
-        left = "" if self.takes_sparse else " With it the others stay: no momentum or decay moves them."
-        return f"Of its {self.count:,} rows {self.touched:,} get a gradient, and all are updated.{left}"
+_TAKE_SPARSE = (torch.optim.SGD, torch.optim.Adagrad)  # gradients of some rows, for the same update
 
 
 @dataclass
@@ -101,17 +46,9 @@ class Contents:
     # Of each call in their order: operators, numbers that these wrote, operations that its backward pass went through.
     counted: list[tuple[int, int, int]] = field(default_factory=list)
     earlier: int = 0  # how many of the last call's were recorded in calls before it
-    denormal: dict[str, float] = field(default_factory=dict)  # place, such as weights, to the share of its numbers
-    rows: list[Rows] = field(default_factory=list)
-    loops: list[Loop] = field(default_factory=list)
+    denormals: str = ""  # where the largest share of denormal numbers is, in words
+    named: list[Trial] = field(default_factory=list)  # what to change about what was seen
     looked: list[str] = field(default_factory=list)  # what was looked for, in words
-
-    @property
-    def denormals(self) -> str:
-        """Where the largest share of denormal numbers is, in words."""
-        place = max(self.denormal, key=self.denormal.__getitem__)
-        share = format_percent(self.denormal[place])
-        return f"Of the numbers in {place}, {share} are denormal: so tiny that many CPUs are slow with them."
 
     def growth(self) -> str:
         """What became more with each call, in words; empty if nothing did."""
@@ -202,11 +139,8 @@ def _look_inside(bench: Bench, contents: Contents) -> None:
         _count_denormals(shares["gradients"], gradients.values())
         _count_denormals(shares["the optimizer's state"], tree_leaves(list(optimizer.state.values())))
         for module, name in names.items():
-            gradient = gradients.get(module.weight) if isinstance(module, Embedding | EmbeddingBag) else None
-            if gradient is not None and not gradient.is_sparse:
-                rows, touched = len(gradient), int(gradient.ne(0).any(1).sum())
-                if touched <= _FEW_ROWS * rows:
-                    contents.rows.append(Rows(name, module, optimizer, rows, touched))
+            if isinstance(module, Embedding | EmbeddingBag) and module.weight in gradients:
+                contents.named += _sparse(name, module, optimizer, gradients[module.weight])
 
     _count_denormals(shares["weights"], found.parameters)
     bench.arrange()
@@ -217,11 +151,20 @@ def _look_inside(bench: Bench, contents: Contents) -> None:
         for module in () if is_compiled(found) else names:
             stack.enter_context(module.register_forward_hook(module_ends))
         bench.work.call()
-    contents.denormal = {place: part / count for place, (part, count) in shares.items() if part > _DENORMALS * count}
+    place, (part, count) = max(shares.items(), key=lambda each: each[1][0] / max(1, each[1][1]))
+    if part > _DENORMALS * count:
+        contents.denormals = (
+            f"Of the numbers in {place}, {format_percent(part / count)} are denormal: so tiny that many CPUs are slow "
+            "with them."
+        )
+        because = f"{contents.denormals} The switch is each thread's own: those that run keep theirs."
+        if _flushes():
+            contents.named.insert(0, Trial("denormal numbers flushed", FLUSH, because, "your_own_program", _flushed))
     several = [module for module in names if most[module] >= _MANY_CALLS]
     inner = {child for module in several for child in list(module.modules())[1:]}
     outermost = [module for module in several if module not in inner]
-    contents.loops = [loop for m in outermost[:_MOST_LOOPS] if (loop := _loop(bench, m, names[m])) is not None]
+    for module in outermost[:_MOST_LOOPS]:
+        contents.named += _loop(bench, module, names[module])
 
 
 def _count_denormals(counts: list[int], tensors: Iterable[Any]) -> None:
@@ -241,7 +184,7 @@ class _Call:
     gave: Any = None
 
 
-def _loop(bench: Bench, module: Module, name: str) -> Loop | None:
+def _loop(bench: Bench, module: Module, name: str) -> list[Trial]:
     """Whether a module is called on row after row; that no row needs the others' results is tried out.
 
     With other results in place of its own it must be called on the same values, and by itself the last call must give
@@ -250,21 +193,25 @@ def _loop(bench: Bench, module: Module, name: str) -> Loop | None:
     calls, share = _calls(bench, module)
     is_clear = all(call.args and isinstance(call.args[0], torch.Tensor) for call in calls)
     if len(calls) < _MANY_CALLS or share < _LOOP_STANDS_OUT or not is_clear:
-        return None
+        return []
     rows = [call.args[0] for call in calls]
     distance = _distance(rows)
     if len({row.shape for row in rows}) > 1 or not _is_row(rows[0], distance) or torch.equal(rows[0], rows[1]):
-        return None
+        return []
     others, _ = _calls(bench, module, disturbed_for=len(calls))
     values, other_values = ([value for call in each for value in call.values] for each in (calls, others))
     if len(values) != len(other_values) or not all(map(torch.equal, values, other_values)):
-        return None
+        return []
     bench.arrange()
     with torch.no_grad():
         alone = module(*calls[-1].args, **calls[-1].kwargs)
     if not all(map(torch.allclose, tree_leaves(alone), tree_leaves(calls[-1].gave))):
-        return None
-    return Loop(name, module, len(rows), distance if len(values) == len(rows) else None)
+        return []
+    can_try = distance is not None and len(values) == len(rows)
+    on = functools.partial(_at_once, module, len(rows), distance) if can_try else None
+    because = f"It is called {len(rows)} times in a forward pass, on one row each, and none needs another's result."
+    change = f"call {name} once on all {len(rows)} rows"
+    return [Trial(f"{name} at once", change, because, "your_own_program", on)]
 
 
 class _Enough(BaseException):  # no Exception, which a step may catch
@@ -321,3 +268,79 @@ def _distance(rows: Sequence[torch.Tensor]) -> int | None:
     wholes = {(row._base if row._base is None else row._base.data_ptr(), row.stride()) for row in rows}
     is_one = len(wholes) == len(steps) == 1 and rows[0]._base is not None
     return max(steps) if is_one and max(steps) > 0 else None
+
+
+def _at_once(module: Module, count: int, distance: int, work: Work) -> AbstractContextManager[None]:
+    """At the first row the module works on all; then each row is handed its part."""
+    parts: list[torch.Tensor] = []
+
+    def forward(on_all: Callable[..., Any], row: torch.Tensor) -> torch.Tensor:
+        if not parts:
+            shape, stride = (count, *row.shape), (distance, *row.stride())
+            rows = row._base.as_strided(shape, stride, row.storage_offset())
+            is_batch_of_one = row.ndim > 1 and len(row) == 1
+            parts.extend(on_all(rows.flatten(0, 1)).split(1) if is_batch_of_one else on_all(rows).unbind())
+        return parts.pop(0)
+
+    return wrapped(module, "forward", forward)
+
+
+def _sparse(
+    name: str, module: Embedding | EmbeddingBag, optimizer: Optimizer, gradient: torch.Tensor
+) -> Iterator[Trial]:
+    """Few rows of an embedding get a gradient, and its optimizer works on all of them."""
+    rows, takes = len(gradient), isinstance(optimizer, _TAKE_SPARSE)
+    touched = rows if gradient.is_sparse else int(gradient.ne(0).any(1).sum())
+    if touched > _FEW_ROWS * rows:
+        return
+    is_fused = any(group.get("fused") for group in optimizer.param_groups)
+    how = ", without fused=True" * is_fused if takes else ", and update it with torch.optim.SparseAdam"
+    left = "" if takes else " With it the others stay: no momentum or decay moves them."
+    because = f"Of its {rows:,} rows {touched:,} get a gradient, and all are updated.{left}"
+    on, change = functools.partial(_make_sparse, module, optimizer), f"pass sparse=True to {name}{how}"
+    phases = BACKWARD, OPTIMIZER
+    yield Trial(f"sparse {name}", change, because, "your_own_program", on, far_as_well=takes, at_most=phases)
+
+
+def _make_sparse(
+    module: Embedding | EmbeddingBag, optimizer: Optimizer, work: Work
+) -> AbstractContextManager[None] | None:
+    """Its gradient holds the rows that were looked up; where the optimizer cannot take that, another one does."""
+    weight = module.weight
+    module.sparse, weight.grad = True, None
+    if isinstance(optimizer, _TAKE_SPARSE):
+        for group in optimizer.param_groups:
+            group["fused"] = False
+        return None
+    if not isinstance(optimizer, torch.optim.Adam):
+        raise TypeError("no sparse optimizer makes these updates")
+    group = next(group for group in optimizer.param_groups if any(p is weight for p in group["params"]))
+    group["params"] = [p for p in group["params"] if p is not weight]
+    lazy = torch.optim.SparseAdam([weight], lr=float(group["lr"]), betas=group["betas"], eps=group["eps"])
+    if state := optimizer.state.get(weight):
+        lazy.state[weight] = state | {"step": int(state["step"])}
+
+    def zeroed(zero_grad: Callable[..., None], *given: Any, **named: Any) -> None:
+        zero_grad(*given, **named)
+        lazy.zero_grad()
+
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(optimizer.register_step_post_hook(lambda *_: lazy.step()))
+        stack.enter_context(wrapped(optimizer, "zero_grad", zeroed))
+        return stack.pop_all()
+
+
+def _flushes() -> bool:
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(torch.set_flush_denormal, True).result()
+
+
+@contextlib.contextmanager
+def _flushed(work: Work) -> Iterator[None]:
+    """In a thread of its own: the switch is each thread's, and workers begin with that of who starts them."""
+    step = work.step
+    with (
+        ThreadPoolExecutor(1, initializer=torch.set_flush_denormal, initargs=(True,)) as thread,
+        replaced(work, "step", lambda *args: thread.submit(step, *args).result()),
+    ):
+        yield

@@ -34,7 +34,6 @@ from own_program.diagnosis.phases import (
     BETWEEN,
     FORWARD,
     LOADING,
-    OPTIMIZER,
     PHASES,
     PhaseWatch,
     Seen,
@@ -389,13 +388,14 @@ class _Work:
     def _untried(self, contents: Contents) -> None:
         """What was seen, and could not be tried."""
         phases, verdicts = self.diagnosis.phases, {tried.name: tried.verdict for tried in self.diagnosis.tried}
-        for rows in contents.rows:
-            if verdicts.get(rows.trial) in (IMPOSSIBLE, NO_TIME) and phases[OPTIMIZER] > _STANDS_OUT:
-                self._advise(rows.change, rows.because, "your_own_program", phases[BACKWARD] + phases[OPTIMIZER])
-        for loop in contents.loops:
-            if verdicts.get(loop.trial, NO_TIME) == NO_TIME:
-                self._advise(loop.change, loop.because, "your_own_program")
-        if contents.denormal and not any(advice.change == FLUSH for advice in self.diagnosis.plan):
+        for trial in contents.named:
+            verdict = verdicts.get(trial.name, NO_TIME)
+            if trial.at_most and verdict in (IMPOSSIBLE, NO_TIME) and phases[trial.at_most[-1]] > _STANDS_OUT:
+                share = sum(phases[phase] for phase in trial.at_most)
+                self._advise(trial.change, trial.because, trial.lesson, share)
+            elif not trial.at_most and verdict == NO_TIME:
+                self._advise(trial.change, trial.because, trial.lesson)
+        if contents.denormals and not any(advice.change == FLUSH for advice in self.diagnosis.plan):
             self.diagnosis.notes.append(contents.denormals)
 
     # --- changes
@@ -403,7 +403,7 @@ class _Work:
     def _try(self, bench: Bench, seen: Seen, contents: Contents) -> None:
         diagnosis, devices = self.diagnosis, {p.device.type for p in self.found.parameters}
         plain = self._repeated(bench)
-        waiting = list(trials(self.found, seen, contents, self.work))
+        waiting = list(trials(self.found, seen, contents.named, self.work))
         compiling = [trial for trial in waiting if trial.name == COMPILE]
         if compiling and diagnosis.budget_s < _LEAST_FOR_COMPILING_S:
             diagnosis.notes.append(f"{NOT_COMPILED}: that takes a budget_s of {_LEAST_FOR_COMPILING_S:g} or more.")

@@ -12,7 +12,6 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
@@ -54,13 +53,15 @@ class Trial:
     change: str  # as an order
     because: str  # what was seen that speaks for it
     lesson: str
-    on: Callable[[Work], AbstractContextManager[Any] | None]  # puts it in force, until its context ends
+    # Puts it in force, until its context ends. None: it cannot be tried.
+    on: Callable[[Work], AbstractContextManager[Any] | None] | None
     instead_of: str = ""  # the same text for those of which one excludes the others
     far_as_well: bool = True  # the weights must go as far as without it
+    at_most: tuple[str, ...] = ()  # the phases that it shortens, if it is named without having been tried
 
 
-def trials(found: Found, seen: Seen, contents: Any, work: Work) -> Iterator[Trial]:
-    """Yield what may help this step, the likeliest first."""
+def trials(found: Found, seen: Seen, named: list[Trial], work: Work) -> Iterator[Trial]:
+    """Yield what may help this step, the likeliest first; ``named`` is what was seen in its contents."""
     devices = {p.device.type for p in found.parameters}
     if seen.anomaly:
         because = "Autograd's anomaly mode is on: it keeps a stack of each operation and looks for NaN in gradients."
@@ -70,15 +71,7 @@ def trials(found: Found, seen: Seen, contents: Any, work: Work) -> Iterator[Tria
         change = f"take the hooks off the modules: {names}"
         because = f"{len(hooks)} hook{'s' * (len(hooks) > 1)} of your own run{'s' * (len(hooks) == 1)} in each step."
         yield Trial("hooks off", change, because, "your_own_program", lambda work: _no_hooks(found))
-    if contents.denormal and devices == {"cpu"} and _flushes():
-        because = f"{contents.denormals} The switch is each thread's own: those that run keep theirs."
-        yield Trial("denormal numbers flushed", FLUSH, because, "your_own_program", _flushed)
-    for loop in contents.loops:
-        if loop.distance is not None:
-            yield Trial(loop.trial, loop.change, loop.because, "your_own_program", partial(_at_once, loop))
-    for rows in contents.rows:
-        on, alike = partial(_sparse, rows), rows.takes_sparse
-        yield Trial(rows.trial, rows.change, rows.because, "your_own_program", on, far_as_well=alike)
+    yield from (trial for trial in named if trial.on is not None)
     if seen.deterministic:
         name, because = "deterministic algorithms off", "torch.use_deterministic_algorithms is on."
         change = "switch deterministic algorithms off, where runs need not give the same bits"
@@ -111,7 +104,8 @@ def can_compile(devices: set[str]) -> bool:
 
 
 @contextlib.contextmanager
-def _attribute(owner: Any, name: str, value: Any) -> Iterator[None]:
+def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """An attribute with another value."""
     before = getattr(owner, name)
     setattr(owner, name, value)
     try:
@@ -144,63 +138,6 @@ def _no_hooks(found: Found) -> None:
         for kind in _KINDS_OF_HOOKS:
             hooks = getattr(module, kind)
             setattr(module, kind, type(hooks)((key, hook) for key, hook in hooks.items() if not _is_own(hook)))
-
-
-def _flushes() -> bool:
-    with ThreadPoolExecutor(1) as thread:
-        return thread.submit(torch.set_flush_denormal, True).result()
-
-
-@contextlib.contextmanager
-def _flushed(work: Work) -> Iterator[None]:
-    """In a thread of its own: the switch is each thread's, and workers begin with that of who starts them."""
-    step = work.step
-    with (
-        ThreadPoolExecutor(1, initializer=torch.set_flush_denormal, initargs=(True,)) as thread,
-        _attribute(work, "step", lambda *args: thread.submit(step, *args).result()),
-    ):
-        yield
-
-
-def _at_once(loop: Any, work: Work) -> AbstractContextManager[None]:
-    """At the first row the module works on all; then each row is handed its part."""
-    parts: list[torch.Tensor] = []
-
-    def forward(on_all: Callable[..., Any], row: torch.Tensor) -> torch.Tensor:
-        if not parts:
-            shape, stride = (loop.count, *row.shape), (loop.distance, *row.stride())
-            rows = row._base.as_strided(shape, stride, row.storage_offset())
-            is_batch_of_one = row.ndim > 1 and len(row) == 1
-            parts.extend(on_all(rows.flatten(0, 1)).split(1) if is_batch_of_one else on_all(rows).unbind())
-        return parts.pop(0)
-
-    return wrapped(loop.module, "forward", forward)
-
-
-def _sparse(rows: Any, work: Work) -> AbstractContextManager[None] | None:
-    """Its gradient holds the rows that were looked up; where the optimizer cannot take that, another one does."""
-    optimizer, weight = rows.optimizer, rows.module.weight
-    rows.module.sparse, weight.grad = True, None
-    if rows.takes_sparse:
-        for group in optimizer.param_groups:
-            group["fused"] = False
-        return None
-    if not isinstance(optimizer, torch.optim.Adam):
-        raise TypeError("no sparse optimizer makes these updates")
-    group = next(group for group in optimizer.param_groups if any(p is weight for p in group["params"]))
-    group["params"] = [p for p in group["params"] if p is not weight]
-    lazy = torch.optim.SparseAdam([weight], lr=float(group["lr"]), betas=group["betas"], eps=group["eps"])
-    if state := optimizer.state.get(weight):
-        lazy.state[weight] = state | {"step": int(state["step"])}
-
-    def zeroed(zero_grad: Callable[..., None], *given: Any, **named: Any) -> None:
-        zero_grad(*given, **named)
-        lazy.zero_grad()
-
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(optimizer.register_step_post_hook(lambda *_: lazy.step()))
-        stack.enter_context(wrapped(optimizer, "zero_grad", zeroed))
-        return stack.pop_all()
 
 
 def _fused(optimizer: Optimizer) -> Iterator[Trial]:
@@ -332,10 +269,10 @@ def _on_cuda(found: Found, work: Work) -> Iterator[Trial]:
     if is_new and not matmul.allow_tf32 and any(p.dtype == torch.float32 for p in found.parameters):
         change = 'call torch.set_float32_matmul_precision("high")'
         because = "Matrix products in float32 do not use TF32."
-        yield Trial("TF32", change, because, "mixed_precision", lambda work: _attribute(matmul, "allow_tf32", True))
+        yield Trial("TF32", change, because, "mixed_precision", lambda work: replaced(matmul, "allow_tf32", True))
     if _images(found) and not cudnn.benchmark and not cudnn.deterministic:
         change = "set torch.backends.cudnn.benchmark = True, where sizes stay the same"
-        because, on = "cuDNN chooses its convolutions by rule.", lambda work: _attribute(cudnn, "benchmark", True)
+        because, on = "cuDNN chooses its convolutions by rule.", lambda work: replaced(cudnn, "benchmark", True)
         yield Trial("cudnn.benchmark", change, because, "reproducible_runs", on)
     if any(isinstance(leaf, torch.Tensor) and leaf.is_cpu and not leaf.is_pinned() for leaf in tree_leaves(work.args)):
         change, because = "pass pin_memory=True to the loader", "Batches are copied to the GPU from pageable memory."
@@ -344,7 +281,7 @@ def _on_cuda(found: Found, work: Work) -> Iterator[Trial]:
 
 def _pinned(work: Work) -> AbstractContextManager[None]:
     pin = tree_map_only(torch.Tensor, lambda tensor: tensor.pin_memory() if tensor.is_cpu else tensor, work.args)
-    return _attribute(work, "args", pin)
+    return replaced(work, "args", pin)
 
 
 def of_each_kind(several: list[Trial]) -> list[Trial]:

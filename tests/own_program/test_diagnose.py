@@ -25,6 +25,7 @@ from course_utils.measure.compiler import compiler
 from course_utils.measure.devices import Device
 from course_utils.measure.machine import environment
 from course_utils.records.paired import Interval, Verdict
+from own_program.diagnosis import contents
 from own_program.diagnosis import diagnose as diagnosing
 from own_program.diagnosis import trials as step_trials
 from own_program.diagnosis.diagnose import StepError, diagnose
@@ -404,7 +405,7 @@ def flushes():
     return bool((torch.full((8,), 1e-39) * 1.0).count_nonzero() == 0)
 
 
-@pytest.mark.skipif(not step_trials._flushes(), reason="this processor does not flush denormal numbers")
+@pytest.mark.skipif(not contents._flushes(), reason="this processor does not flush denormal numbers")
 @pytest.mark.parametrize("scale", [1e-39, 1.0])
 def test_denormal_numbers_are_flushed_in_a_thread_of_their_own(scale):
     training = Training(2, fused=True)

@@ -403,6 +403,7 @@ class _Work:
     def _try(self, bench: Bench, seen: Seen, contents: Contents) -> None:
         diagnosis, devices = self.diagnosis, {p.device.type for p in self.found.parameters}
         plain = self._repeated(bench)
+        self._compared = "losses" if plain.losses else "weights"
         waiting = list(trials(self.found, seen, contents.named, self.work))
         compiling = [trial for trial in waiting if trial.name == COMPILE]
         if compiling and diagnosis.budget_s < _LEAST_FOR_COMPILING_S:
@@ -549,7 +550,7 @@ class _Work:
         if saves < paired.PRACTICAL:  # of what an earlier change leaves it may be much
             return
         same = f"agree to {tried.difference:.0e}" if tried.difference else "are the same to the bit"
-        because = f"{trial.because} The results {same}."
+        because = f"{trial.because} The {self._compared} {same}."
         if tried.on_top_of is not None:
             because += f" Tried on top of: {tried.on_top_of.name}."
         if trial.name == COMPILE and self._compiling_s:

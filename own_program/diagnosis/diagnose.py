@@ -40,7 +40,7 @@ from own_program.diagnosis.phases import (
     is_compiled,
     replayed,
 )
-from own_program.diagnosis.report import CHANGES_RESULTS, IMPOSSIBLE, NO_TIME, NOT_COMPILED, Diagnosis, Tried
+from own_program.diagnosis.report import CHANGES_RESULTS, IMPOSSIBLE, NO_TIME, NOT_COMPILED, PROMISING, Diagnosis, Tried
 from own_program.diagnosis.rounds import (
     LONG_STEP_S,
     OF_LONG,
@@ -387,9 +387,10 @@ class _Work:
 
     def _untried(self, contents: Contents) -> None:
         """What was seen, and could not be tried."""
-        phases, verdicts = self.diagnosis.phases, {tried.name: tried.verdict for tried in self.diagnosis.tried}
+        phases, known = self.diagnosis.phases, {tried.name: tried for tried in self.diagnosis.tried}
         for trial in contents.named:
-            verdict = verdicts.get(trial.name, NO_TIME)
+            tried = known.get(trial.name, Tried(trial.name, NO_TIME))
+            verdict = tried.verdict if (tried.first or 0.0) < PROMISING else ""  # a few steps saw nothing
             if trial.at_most and verdict in (IMPOSSIBLE, NO_TIME) and phases[trial.at_most[-1]] > _STANDS_OUT:
                 share = sum(phases[phase] for phase in trial.at_most)
                 self._advise(trial.change, trial.because, trial.lesson, share)

@@ -20,7 +20,7 @@ _MOST_ADVICE = 5
 _SMALL = 0.005
 # Where a change that is too close to tell may well save so much, nobody can say that nothing stands out.
 _MAY_SAVE = 1.1
-_PROMISING = 0.98
+PROMISING = 0.98
 NOT_COMPILED = "torch.compile was not tried"
 # Verdicts of changes that were not timed.
 CHANGES_RESULTS, IMPOSSIBLE, NO_TIME = "CHANGES THE RESULTS", "IMPOSSIBLE", "NO TIME"
@@ -128,7 +128,7 @@ class Diagnosis(Shown):
             return f"{unknown} Let diagnose() run to its end."
         if late:
             first = min(late, key=lambda tried: tried.first or math.inf)
-            if (first.first or 1.0) < _PROMISING:
+            if (first.first or 1.0) < PROMISING:
                 unknown = f"In a few steps it was {format_times(first.first)} with this: {first.name}.{largest}"
             return f"{unknown} Pass {f'budget_s={self.needed_s:g}' if self.needed_s else 'a larger budget_s'}."
         if unclear := [tried.name for tried in self.tried if tried.may_save()]:

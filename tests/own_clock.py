@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from course_utils.measure import busy, compare, devices, rounds, sweep
-from own_program.diagnosis import diagnose, phases, trials
+from own_program.diagnosis import contents, diagnose, loading, phases, trials
 from own_program.diagnosis import rounds as step_rounds
 
-MEASURING = (compare, devices, diagnose, phases, rounds, step_rounds, sweep, trials)
+MEASURING = (compare, contents, devices, diagnose, loading, phases, rounds, step_rounds, sweep, trials)
 
 
 class OwnClock:

@@ -19,13 +19,12 @@ from typing import Any
 from unittest import mock
 
 import torch
-from torch.utils._pytree import tree_leaves
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from course_utils.measure.devices import Device
 from own_program.diagnosis.state import Found
 
-LOADING, BEFORE, FORWARD, BACKWARD, BETWEEN, OPTIMIZER, AFTER = (
+LOADING, BEFORE, FORWARD, BACKWARD, BETWEEN, OPTIMIZER, AFTER = PHASES = (
     "waiting for data",
     "before the forward pass",
     "forward pass and loss",
@@ -34,43 +33,28 @@ LOADING, BEFORE, FORWARD, BACKWARD, BETWEEN, OPTIMIZER, AFTER = (
     "optimizer",
     "after the optimizer",
 )
-PHASES = (LOADING, BEFORE, FORWARD, BACKWARD, BETWEEN, OPTIMIZER, AFTER)
 # Methods that hand a value of the GPU to Python, and so wait until it is done.
 _WAITING = ("item", "tolist", "cpu", "numpy", "__bool__", "__float__", "__int__")
-_TORCH = str(Path(torch.__file__).parent)
+_NOT_THE_LEARNERS = {"torch", "course_utils", "own_program"}
 
 
 def is_compiled(found: Found) -> bool:
-    """Whether a part of a model is compiled already."""
-    return any(
+    """Whether a part of a step is compiled already."""
+    return found.has_compiled or any(
         module._compiled_call_impl is not None or type(module).__name__ == "OptimizedModule" for module in found.modules
     )
 
 
 @dataclass
 class Seen:
-    """What one call did.
+    """What one call did."""
 
-    Attributes:
-        seconds: phase to seconds; together they are the call.
-        counts: how often it did what.
-        unused: name of a model to seconds of its forward passes that recorded a graph and got no gradient.
-        waits: place in the code (``train.py:31``) to seconds in which Python waited there for the GPU.
-    """
-
-    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
-    counts: collections.Counter[str] = field(default_factory=collections.Counter)
-    waits: dict[str, float] = field(default_factory=dict)
-    unused: dict[str, float] = field(default_factory=dict)
-    zeroes: bool = False  # gradients were set to zero instead of None
+    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))  # together they are the call
+    counts: collections.Counter[str] = field(default_factory=collections.Counter)  # how often it did what
+    # Place in the code (``train.py:31``) to seconds in which Python waited there for the GPU.
+    waits: collections.Counter[str] = field(default_factory=collections.Counter)
     anomaly: bool = False
     deterministic: bool = False
-    profiled: bool = False
-
-    @property
-    def work(self) -> tuple[tuple[str, int], ...]:
-        """What it did, to be compared with another call's; waiting for data does not count."""
-        return tuple(sorted(self.counts.items()))
 
 
 class PhaseWatch:
@@ -90,25 +74,18 @@ class PhaseWatch:
         self._phase, self._since, self._seen, self._waits_between = AFTER, 0.0, Seen(), True
 
     def __enter__(self) -> PhaseWatch:
-        self._stack = contextlib.ExitStack()
         with contextlib.ExitStack() as stack:
             for optimizer in self._found.optimizers.values():
-                before = optimizer.register_step_pre_hook(lambda *_: self._to(OPTIMIZER, "optimizer steps"))
-                after = optimizer.register_step_post_hook(lambda *_: self._to(AFTER))
-                stack.callback(before.remove)
-                stack.callback(after.remove)
-                stack.enter_context(wrapped(optimizer, "zero_grad", self._zero_grad))
-            for model in self._found.models.values():
-                stack.enter_context(wrapped(model, "zero_grad", self._zero_grad))
+                stack.enter_context(optimizer.register_step_pre_hook(lambda *_: self._to(OPTIMIZER, "optimizer steps")))
+                stack.enter_context(optimizer.register_step_post_hook(lambda *_: self._to(AFTER)))
+            for owner in (*self._found.optimizers.values(), *self._found.models.values()):
+                stack.enter_context(wrapped(owner, "zero_grad", functools.partial(self._through, OPTIMIZER)))
             # A hook would make a compiled model compile again: there all before the backward pass is one.
             if not is_compiled(self._found):
                 for module in self._found.modules:
-                    stack.callback(module.register_forward_pre_hook(self._module_begins).remove)
-                for name, model in self._found.models.items():
-                    stack.callback(model.register_forward_pre_hook(self._pass_begins).remove)
-                    stack.callback(model.register_forward_hook(functools.partial(self._pass_ends, name)).remove)
+                    stack.enter_context(module.register_forward_pre_hook(self._module_begins))
             stack.enter_context(wrapped(torch.autograd, "backward", self._backward))
-            stack.enter_context(wrapped(_BaseDataLoaderIter, "__next__", self._next))
+            stack.enter_context(wrapped(_BaseDataLoaderIter, "__next__", functools.partial(self._through, LOADING)))
             if self._device.kind != "cpu":
                 for name in _WAITING:
                     stack.enter_context(wrapped(torch.Tensor, name, self._wait))
@@ -125,17 +102,12 @@ class PhaseWatch:
         asked for, it must not: they would find nothing to wait for.
         """
         self._seen = seen = Seen()
-        self._begun: list[float] = []
-        self._passes: list[tuple[str, float, list[bool]]] = []
         self._device.synchronize()
         self._waits_between = waits_between
         self._phase, self._since = BEFORE, time.perf_counter()
         step()
         self._device.synchronize()
         self._to(AFTER)
-        for name, seconds, used in self._passes:
-            if not used:
-                seen.unused[name] = seen.unused.get(name, 0.0) + seconds
         if not seen.counts["forward passes"]:  # compiled, or written without modules: where it begins is not seen
             seen.seconds[FORWARD] += seen.seconds[BEFORE]
             seen.seconds[BEFORE] = 0.0
@@ -151,62 +123,42 @@ class PhaseWatch:
         if counted:
             self._seen.counts[counted] += 1
 
-    @contextlib.contextmanager
-    def _in(self, phase: str, then: str = "") -> Iterator[None]:
+    def _through(self, phase: str, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """A call that is a phase of its own, in the middle of another."""
         before = self._phase
         self._to(phase)
         try:
-            yield
+            return call(*args, **kwargs)
         finally:
-            self._to(then or before)
+            self._to(before)
 
     def _module_begins(self, *_: Any) -> None:
         # Recomputed in the backward pass, a module belongs to that.
         if self._phase not in (FORWARD, BACKWARD):
             self._to(FORWARD, "forward passes")
 
-    def _pass_begins(self, *_: Any) -> None:
-        self._begun.append(time.perf_counter())
-
-    def _pass_ends(self, name: str, model: torch.nn.Module, given: Any, came_out: Any) -> None:
-        seconds, used = time.perf_counter() - self._begun.pop(), []
-        recorded = [leaf for leaf in tree_leaves(came_out) if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
-        for tensor in recorded:
-            tensor.register_hook(lambda _: used.append(True))
-        if recorded:
-            self._passes.append((name, seconds, used))
-
-    def _zero_grad(self, zero_grad: Callable[..., Any], set_to_none: bool = True) -> None:
-        self._seen.zeroes |= not set_to_none
-        with self._in(OPTIMIZER):
-            zero_grad(set_to_none=set_to_none)
-
     def _backward(self, backward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         seen = self._seen
         seen.anomaly |= torch.is_anomaly_enabled()
         seen.deterministic |= torch.are_deterministic_algorithms_enabled()
-        seen.profiled |= torch.autograd._profiler_enabled()
         if self._phase == BACKWARD:
             return backward(*args, **kwargs)
         seen.counts["backward passes"] += 1
         if self._phase == BETWEEN:  # a second backward pass, and no module ran since the first: its loss was computed
             self._phase = FORWARD
-        with self._in(BACKWARD, BETWEEN):
+        self._to(BACKWARD)
+        try:
             return backward(*args, **kwargs)
-
-    def _next(self, following: Callable[..., Any], *args: Any) -> Any:
-        with self._in(LOADING):
-            return following(*args)
+        finally:
+            self._to(BETWEEN)
 
     def _wait(self, method: Callable[..., Any], tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        if not tensor.is_cuda:
-            return method(tensor, *args, **kwargs)
         start = time.perf_counter()
         try:
             return method(tensor, *args, **kwargs)
         finally:
-            place = _place()
-            self._seen.waits[place] = self._seen.waits.get(place, 0.0) + time.perf_counter() - start
+            if tensor.is_cuda:
+                self._seen.waits[_place()] += time.perf_counter() - start
 
 
 @contextlib.contextmanager
@@ -232,7 +184,7 @@ def wrapped(owner: Any, name: str, wrapper: Callable[..., Any]) -> Iterator[None
 def _place() -> str:
     """The line of the learner's program that is being run."""
     frame = sys._getframe(2)
-    while frame.f_back and (frame.f_code.co_filename.startswith(_TORCH) or "course_utils" in frame.f_code.co_filename):
+    while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] in _NOT_THE_LEARNERS:
         frame = frame.f_back
     return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
 

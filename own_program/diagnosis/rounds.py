@@ -4,58 +4,60 @@ from __future__ import annotations
 
 import contextlib
 import math
+import random
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch.utils._pytree import tree_leaves
 
-from course_utils.measure.cases import Case, CaseError, RunningCase
-from course_utils.measure.devices import Device, Sample
-from course_utils.measure.rounds import LONG_CALL_S, Rounds
+from course_utils.measure.busy import Watch
+from course_utils.measure.devices import Device
 from course_utils.records import paired
+from course_utils.show.progress import progress
 from own_program.diagnosis.phases import wrapped
 from own_program.diagnosis.state import Found, Snapshot
 from own_program.diagnosis.trials import Trial, Work
 
-PARITY_STEPS = 3
+# Steps that are compared, and of a long step.
+PARITY_STEPS, OF_LONG = 3, 2
+LONG_STEP_S = 0.1
+# Short steps are called more often, so that their shortest time tells something.
+_ENOUGH_S, _MOST_STEPS = 0.02, 20
 # Changes may move the weights a little further or less far, where rounding decides the sign of a tiny gradient.
-_MOVES_ALIKE = 0.1
-STEP = "as it is"
-_MOST_TIMINGS = 5
+_MOVES_ALIKE, _NO_WAY = 0.1, 1e-30  # the latter: what is denormal, and may be flushed
+# In a short step another program's turn is longer than the step: the shortest of several timings counts.
+_SHORT_S, _MOST_TIMINGS = 0.05, 5
+
+
+class FarSlowerError(RuntimeError):
+    """So slow a change needs no rounds to be turned down, which it would fill."""
 
 
 @dataclass(frozen=True)
 class Steps:
-    """What a few steps gave, all from the same state.
+    """What a few steps gave, all from the same state."""
 
-    Attributes:
-        losses: what the backward passes began with, or what the steps returned; empty where that is no single number.
-        moves: how far the weights went, one tensor for each parameter; where there are losses, the distance alone.
-        seconds: of each.
-    """
+    losses: tuple[float, ...]  # what the backward passes began with, or steps returned; empty: no single numbers
+    moves: tuple[torch.Tensor, ...]  # how far the weights went, for each parameter; empty where there are losses
+    distance: float  # all together
+    step_s: float  # seconds of a step, of those after the first the shortest
+    first_s: float
 
-    losses: tuple[float, ...]
-    moves: tuple[torch.Tensor, ...]
-    distance: float
-    seconds: tuple[float, ...]
+    def difference(self, other: Steps, far_as_well: bool = True) -> float:
+        """How far the other is from this one, relative to it, in losses or in the weights' way; 0 for the same bits.
 
-    @property
-    def step_s(self) -> float:
-        """Seconds of a step, of those after the first the shortest."""
-        return min(self.seconds[1:])
-
-    def difference(self, other: Steps) -> float:
-        """How far the other is from this one, relative to it, in losses or in the weights' way; 0 for the same bits."""
+        Where there are losses, the weights must have gone ``far_as_well``.
+        """
         if self.losses:
             if len(other.losses) != len(self.losses):
                 return math.inf
             pairs = zip(self.losses, other.losses, strict=True)
             worst = max(abs(a - b) / max(abs(a), 1e-12) if a != b else 0.0 for a, b in pairs)
-            far = abs(other.distance - self.distance) > _MOVES_ALIKE * self.distance
-            return math.inf if far or math.isnan(worst) else worst
+            far = abs(other.distance - self.distance) > _MOVES_ALIKE * self.distance + _NO_WAY
+            return math.inf if (far and far_as_well) or math.isnan(worst) else worst
         between = _norm([a - b for a, b in zip(self.moves, other.moves, strict=True)])
         return between / self.distance if between else 0.0
 
@@ -68,125 +70,137 @@ class Bench:
     found: Found
     device: Device
     state: Snapshot
+    count: int = PARITY_STEPS  # of the steps that are compared
     adopted: tuple[Trial, ...] = ()  # these changes are part of the step from now on
 
     def __post_init__(self) -> None:
         self._on = contextlib.ExitStack()
 
-    def arrange(self, changes: Sequence[Trial]) -> None:
-        """Take back what is in force, put the state back, and put other changes in force."""
-        self._on.close()
-        self.state.restore()
+    def arrange(self, changes: Sequence[Trial] = ()) -> None:
+        """Put the state back as it was, and changes in force."""
+        self.close()
         for change in (*self.adopted, *changes):
-            self._on.enter_context(change.on(self.work))
+            if (context := change.on(self.work)) is not None:
+                self._on.enter_context(context)
 
     def close(self) -> None:
-        """Take back what is in force."""
+        """Take back what is in force, and put the state back."""
         self._on.close()
+        self.state.restore()
 
-    def steps(self, changes: Sequence[Trial] = ()) -> Steps:
-        """A few steps with some changes in force."""
+    def timed(self) -> float:
+        """Seconds of a call."""
+        self.device.synchronize()
+        start = time.perf_counter()
+        self.work.call()
+        self.device.synchronize()
+        return time.perf_counter() - start
+
+    def steps(self, changes: Sequence[Trial] = (), most_s: float = math.inf) -> Steps:
+        """A few steps with some changes in force; after the first, none may take longer than ``most_s``.
+
+        Raises:
+            FarSlowerError: if one does.
+        """
         self.arrange(changes)
         parameters = self.found.parameters
         before = [p.detach().clone() for p in parameters]
         losses: list[float | None] = []
-        seconds, roots = [], []
+        roots: list[torch.Tensor] = []
 
         def noted(backward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
             begins = tree_leaves((args[:1], kwargs.get("tensors")))
             roots.extend(t.detach().clone() for t in begins if isinstance(t, torch.Tensor) and t.numel() == 1)
             return backward(*args, **kwargs)
 
+        seconds: list[float] = []
         with wrapped(torch.autograd, "backward", noted):
-            for _ in range(PARITY_STEPS):
+            for _ in range(self.count):
                 roots.clear()
                 start = time.perf_counter()
                 returned = self.work.call()
                 self.device.synchronize()
                 seconds.append(time.perf_counter() - start)
+                if len(seconds) > 1 and seconds[-1] > most_s:
+                    raise FarSlowerError
                 # What a step returns may be an accuracy, or nothing.
                 losses += [float(root) for root in roots] or [loss_of(returned)]
         moves = [p.detach() - old for p, old in zip(parameters, before, strict=True)]
+        while sum(seconds) < _ENOUGH_S and len(seconds) < _MOST_STEPS:
+            seconds.append(self.timed())
         known = all(loss is not None for loss in losses)
-        return Steps(tuple(losses) if known else (), () if known else tuple(moves), _norm(moves), tuple(seconds))
+        compared = (tuple(losses), ()) if known else ((), tuple(moves))
+        return Steps(*compared, _norm(moves), min(seconds[1:]), seconds[0])
 
 
-@dataclass(frozen=True)
-class _Arrangement:
-    """What a case needs to be in force: it stands where the rounds keep the switches of a case."""
-
-    bench: Bench
-    changes: tuple[Trial, ...]
-
-    def restore(self) -> None:
-        self.bench.arrange(self.changes)
-
-
-class StepRounds(Rounds):
-    """Rounds of one step with different changes in force; the first case has none.
+@dataclass
+class StepRounds:
+    """Rounds of one step with different changes in force, and twice without any, in random order.
 
     A change that is decided leaves the rounds, and its time is left to the others.
     """
 
-    # There are two of them in a diagnosis, and somebody waits for both.
-    most_overrun = 1.5
+    bench: Bench
+    trials: Sequence[Trial]
+    title: str
+    budget_s: float
+    most_s: float  # what they may take where that completes the rounds that a verdict needs
+    busy: str = ""
+    noise: float | None = None
+    interrupted: bool = False
+    seconds: dict[str, list[float]] = field(default_factory=dict)
 
-    def __init__(self, bench: Bench, cases: Mapping[str, Sequence[Trial]], title: str, budget_s: float) -> None:
-        super().__init__(dict.fromkeys((STEP, *cases), bench.work.call), title, budget_s, "warm", bench.device)
-        self._bench = bench
-        self._changes = {STEP: (), **cases}
-        self._times = 1
-
-    def _built(self, label: str, source: Case, keep_output: bool) -> RunningCase:
-        return RunningCase(label, self._bench.work.call, _Arrangement(self._bench, tuple(self._changes[label])))
-
-    def _set_calls(self, order: list[RunningCase], estimates: list[float]) -> float:
-        round_s = super()._set_calls(order, estimates)
-        self._times = timings(estimates[0])
-        for case in order:
-            case.preceded = False  # the first timing of several does the same
-        return self._times * round_s
-
-    def _timed(self, case: RunningCase, calls: int) -> Sample:
-        """The shortest of several timings: in a short step another program's turn is longer than the step."""
-        return min((super(StepRounds, self)._timed(case, calls) for _ in range(self._times)), key=lambda s: s.elapsed_s)
-
-    def judged(self) -> dict[str, paired.Judgement]:
-        """Run the rounds; label to what they say of it. Empty if they were stopped before the first was complete."""
-        judged: dict[str, paired.Judgement] = {}
-
-        def decided(seconds: Sequence[Sequence[float]], confidence: float, spent_s: float) -> bool:
-            base, *others, again = seconds
-            for case, own in zip(order[1:-1], others, strict=True):
-                judgement = paired.judge(own, base, again, confidence)
-                if judgement.is_enough(spent_s):
-                    judged[case.label] = judgement
-            order[1:-1] = [case for case in order[1:-1] if case.label not in judged]
-            self._orders.clear()  # they are of as many as there were
-            return len(order) == 2
-
-        with self:
-            self.first_calls(keep_outputs=False)
-            order = [*self.cases, self.add_control()]
+    def judged(self) -> Mapping[str, paired.Judgement]:
+        """Run the rounds; name of a change to what they say of it. Empty where they were too few."""
+        changes = {"": (), **{trial.name: (trial,) for trial in self.trials}, "again": ()}
+        self.seconds = {name: [] for name in changes}
+        known: dict[str, paired.Judgement] = {}
+        with Watch() as watch, progress(self.title, self.budget_s) as bar:
             try:
-                self.run(order, decided)
-            except CaseError as error:
-                raise error.__cause__ or error from None
+                self._run(changes, known, bar)
             except KeyboardInterrupt:
                 self.interrupted = True
-                return {}
             finally:
-                self._bench.close()
-        base, *others, again = ([sample.elapsed_s for sample in case.samples] for case in order)
-        self.noise = paired.noise_floor(paired.ratio_interval(paired.log_ratios(again, base), self.confidence))
-        for case, own in zip(order[1:-1], others, strict=True):
-            judged[case.label] = paired.judge(own, base, again, self.confidence)
-        return judged
+                self.bench.close()
+        self.busy = watch.sentence
+        if len(self.seconds["again"]) >= paired.MIN_ROUNDS:
+            confidence = paired.look_confidence(len(self.seconds["again"]), last=True)
+            self._judge(changes, known, confidence)
+        return known
+
+    def _run(self, changes: dict[str, tuple[Trial, ...]], known: dict[str, paired.Judgement], bar: Any) -> None:
+        started, done = time.perf_counter(), 0
+        self.bench.arrange()
+        times = timings(self.bench.timed())
+        while len(changes) > 2 and done < paired.MOST_ROUNDS:
+            began, round_s = time.perf_counter(), {}
+            for name in random.sample(list(changes), len(changes)):
+                self.bench.arrange(changes[name])
+                round_s[name] = min(self.bench.timed() for _ in range(times))
+            for name, one_s in round_s.items():
+                self.seconds[name].append(one_s)
+            done += 1
+            now = time.perf_counter()
+            bar.advance(now - began)
+            if done in paired.LOOKS:
+                self._judge(changes, known, paired.look_confidence(done, last=False))
+                for name in [name for name in known if name in changes and known[name].is_enough(now - started)]:
+                    del changes[name]
+            soon_s = now - started + max(1, paired.MIN_ROUNDS - done) * (now - began)
+            if soon_s > (self.budget_s if done >= paired.MIN_ROUNDS else self.most_s):
+                return
+
+    def _judge(self, changes: Mapping[str, Any], known: dict[str, paired.Judgement], confidence: float) -> None:
+        base, again = self.seconds[""], self.seconds["again"]
+        self.noise = paired.noise_floor(paired.ratio_interval(paired.log_ratios(again, base), confidence))
+        for name in changes:
+            if name not in ("", "again"):
+                known[name] = paired.judge(self.seconds[name], base, again, confidence)
 
 
 def timings(step_s: float) -> int:
     """How many timings of a step there are in a round, of which the shortest counts."""
-    return max(1, min(_MOST_TIMINGS, math.ceil(LONG_CALL_S / step_s)))
+    return max(1, min(_MOST_TIMINGS, math.ceil(_SHORT_S / step_s)))
 
 
 def loss_of(returned: Any) -> float | None:
@@ -202,4 +216,4 @@ def loss_of(returned: Any) -> float | None:
 
 
 def _norm(tensors: Sequence[torch.Tensor]) -> float:
-    return math.sqrt(sum(float(tensor.double().square().sum()) for tensor in tensors))
+    return math.hypot(*(float(torch.linalg.vector_norm(tensor, dtype=torch.float64)) for tensor in tensors))

@@ -9,7 +9,6 @@ from __future__ import annotations
 import collections
 import contextlib
 import copy
-import dis
 import functools
 import random
 import types
@@ -31,16 +30,15 @@ _DEEPEST = 4
 _LIBRARIES = ("torch", "numpy", "builtins")
 
 
+class StepError(ValueError):
+    """A step cannot be judged. The message says why, and what to hand over instead."""
+
+
 @dataclass
 class Found:
-    """What a step works on.
+    """What a step works on, by name where that is told to a reader."""
 
-    Attributes:
-        models: name to module with parameters; none is part of another.
-        optimizers: name to optimizer.
-    """
-
-    models: dict[str, Module] = field(default_factory=dict)
+    models: dict[str, Module] = field(default_factory=dict)  # with parameters; none is part of another
     optimizers: dict[str, Optimizer] = field(default_factory=dict)
     tensors: list[torch.Tensor] = field(default_factory=list)
     stateful: list[Any] = field(default_factory=list)  # schedulers, gradient scalers
@@ -48,19 +46,19 @@ class Found:
     containers: list[Any] = field(default_factory=list)
     objects: list[Any] = field(default_factory=list)  # of the learner's own classes
     cells: list[types.CellType] = field(default_factory=list)
-    bindings: list[tuple[dict[str, Any], str]] = field(default_factory=list)  # globals that the step binds anew
+    bindings: list[tuple[dict[str, Any], str]] = field(default_factory=list)  # globals that the step names
+    has_compiled: bool = False  # a function that is compiled already
 
     @property
     def parameters(self) -> list[torch.nn.Parameter]:
         """All parameters, of models and optimizers, each once."""
         of_models = [p for model in self.models.values() for p in model.parameters()]
-        of_optimizers = [p for opt in self.optimizers.values() for group in opt.param_groups for p in group["params"]]
-        return list({id(p): p for p in (*of_models, *of_optimizers)}.values())
+        return list({id(p): p for p in (*of_models, *self.updated.values())}.values())
 
     @property
-    def updated(self) -> set[int]:
-        """Ids of the parameters that an optimizer updates."""
-        return {id(p) for opt in self.optimizers.values() for group in opt.param_groups for p in group["params"]}
+    def updated(self) -> dict[int, torch.nn.Parameter]:
+        """The parameters that an optimizer updates, by their ids."""
+        return {id(p): p for opt in self.optimizers.values() for group in opt.param_groups for p in group["params"]}
 
     @property
     def modules(self) -> list[Module]:
@@ -75,21 +73,19 @@ def find(step: Callable[..., Any], models: Any = None, optimizers: Any = None) -
     queue: list[tuple[str, Any, int]] = [("step", step, 0)]
     while queue:
         name, value, depth = queue.pop(0)
-        if id(value) in seen or depth > _DEEPEST:
-            continue
-        seen.add(id(value))
-        queue += [(key, part, depth + 1) for key, part in _sort_in(found, name, value)]
+        if id(value) not in seen and depth <= _DEEPEST:
+            seen.add(id(value))
+            queue += [(key, part, depth + 1) for key, part in _sort_in(found, name, value)]
     for given, kind, there in ((models, Module, found.models), (optimizers, Optimizer, found.optimizers)):
         if given is not None:
-            several = [given] if isinstance(given, kind) else list(given)
             names = {id(value): name for name, value in there.items()}
             there.clear()
-            for number, value in enumerate(several, 1):  # two may be of one class
+            for number, value in enumerate([given] if isinstance(given, kind) else given, 1):
                 name = names.get(id(value), type(value).__name__)
-                there[f"{name} {number}" if name in there else name] = value
+                there[f"{name} {number}" if name in there else name] = value  # two may be of one class
     inner = {id(m) for model in found.models.values() for m in list(model.modules())[1:]}
     found.models = {
-        name: m for name, m in found.models.items() if id(m) not in inner and any(True for _ in m.parameters())
+        name: m for name, m in found.models.items() if id(m) not in inner and any(1 for _ in m.parameters())
     }
     own = {id(p) for p in found.parameters} | {id(b) for m in found.modules for b in m.buffers()}
     found.tensors = [t for t in found.tensors if id(t) not in own and t.nbytes <= _MOST_BYTES]
@@ -107,11 +103,11 @@ def _sort_in(found: Found, name: str, value: Any) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, torch.Generator | random.Random) or hasattr(value, "bit_generator"):
         found.generators.append(value)
     elif isinstance(value, types.FunctionType):
+        found.has_compiled |= hasattr(value, "_torchdynamo_orig_callable")
         if (value.__module__ or "").partition(".")[0] not in _LIBRARIES or hasattr(value, "__wrapped__"):
             yield from _named_by(found, value)
     elif isinstance(value, types.MethodType):
-        yield "self", value.__self__
-        yield name, value.__func__
+        yield from (("self", value.__self__), (name, value.__func__))
     elif isinstance(value, functools.partial):
         yield from ((name, part) for part in (value.func, *value.args))
         yield from value.keywords.items()
@@ -136,49 +132,42 @@ def _named_by(found: Found, function: types.FunctionType) -> Iterator[tuple[str,
         with contextlib.suppress(ValueError):  # it is not bound yet
             yield name, cell.cell_contents
             found.cells.append(cell)
-    for instruction in _instructions(function.__code__):
-        name = instruction.argval
-        if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL") and name in function.__globals__:
+    for name in _names(function.__code__):
+        if name in function.__globals__:
             yield name, function.__globals__[name]
-            if instruction.opname == "STORE_GLOBAL":
-                found.bindings.append((function.__globals__, name))
+            found.bindings.append((function.__globals__, name))
     yield from (("argument", value) for value in function.__defaults__ or ())
     yield from (function.__kwdefaults__ or {}).items()
 
 
-def _instructions(code: types.CodeType) -> Iterator[dis.Instruction]:
-    """Those of the functions inside of it, too."""
-    yield from dis.get_instructions(code)
+def _names(code: types.CodeType) -> Iterator[str]:
+    """Globals and attributes that it names, and the functions inside of it."""
+    yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            yield from _instructions(constant)
+            yield from _names(constant)
 
 
 class Snapshot:
-    """All of a step's state at one moment.
-
-    Args:
-        found: what the step works on.
-        device: where the copies lie; by default beside what they are copies of.
-    """
+    """All of a step's state at one moment; the copies lie on ``device``, by default beside what they are copies of."""
 
     def __init__(self, found: Found, device: str | None = None) -> None:
-        self._puts: list[Callable[[], None]] = []  # each puts a part back
+        self._puts: list[Callable[[], Any]] = []  # each puts a part back
         self._device = device
         self._switches, self._random = Switches.now(), RandomState.now()
-        self._modes = _modes()
+        self._put(torch.set_anomaly_enabled, torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled())
         self._python(found)
         for module in found.modules:
-            for names in (vars(module), module._buffers, module._parameters):
-                self._attributes(names)
+            for names in (vars(module), *(value for value in vars(module).values() if isinstance(value, dict))):
+                self._attributes(names)  # parameters, buffers, children and hooks are such
         self._in_place([b for module in found.modules for b in module.buffers(recurse=False)])
         self._in_place([p.data for p in found.parameters])
         for p in found.parameters:
-            self._puts.append(functools.partial(_point_to, p, p.data))
+            self._put(_point_to, p, p.data)
         leaves = [*found.parameters, *(t for t in found.tensors if t.is_leaf and t.requires_grad)]
         for leaf in leaves:
-            self._puts.append(functools.partial(leaf.requires_grad_, leaf.requires_grad))
-            self._puts.append(functools.partial(setattr, leaf, "grad", leaf.grad))
+            self._put(leaf.requires_grad_, leaf.requires_grad)
+            self._put(setattr, leaf, "grad", leaf.grad)
         self._in_place([leaf.grad for leaf in leaves if leaf.grad is not None])
         for optimizer in found.optimizers.values():
             self._optimizer(optimizer)
@@ -188,7 +177,12 @@ class Snapshot:
                 self._puts.append(lambda thing=thing, state=state: thing.load_state_dict(copy.deepcopy(state)))
         self._in_place([t for t in found.tensors if not t.is_inference()], only_changed=True)
         for generator in found.generators:
-            self._puts.append(_generator_put(generator))
+            if isinstance(generator, random.Random):
+                self._put(generator.setstate, generator.getstate())
+            elif isinstance(generator, torch.Generator):
+                self._put(generator.set_state, generator.get_state())
+            else:
+                self._put(setattr, generator.bit_generator, "state", generator.bit_generator.state)
 
     def restore(self) -> None:
         """Put everything back."""
@@ -196,23 +190,24 @@ class Snapshot:
             for put in self._puts:
                 put()
         self._switches.restore()
-        _set_modes(*self._modes)
         self._random.restore()
+
+    def _put(self, function: Callable[..., Any], *args: Any) -> None:
+        self._puts.append(functools.partial(function, *args))
 
     def _python(self, found: Found) -> None:
         """Plain variables: bindings, lists, attributes."""
         for cell in found.cells:
-            self._puts.append(functools.partial(setattr, cell, "cell_contents", cell.cell_contents))
+            self._put(setattr, cell, "cell_contents", cell.cell_contents)
         for names, name in found.bindings:
-            self._puts.append(functools.partial(names.__setitem__, name, names[name]))
+            self._put(names.__setitem__, name, names[name])
         for container in found.containers:
-            kept = copy.copy(container)
-            if isinstance(container, list):
-                self._puts.append(functools.partial(container.__setitem__, slice(None), kept))
-            elif isinstance(container, dict):
+            if isinstance(container, dict):
                 self._attributes(container)
+            elif isinstance(container, list):
+                self._put(container.__setitem__, slice(None), container.copy())
             else:
-                self._puts.append(lambda container=container, kept=kept: _refill(container, kept))
+                self._put(_refill, container, container.copy())
         for thing in found.objects:
             self._attributes(vars(thing))
 
@@ -227,13 +222,9 @@ class Snapshot:
 
         self._puts.append(put)
 
-    def _copied(self, tensor: torch.Tensor) -> torch.Tensor:
-        copied = tensor.detach().clone()
-        return copied.to(self._device) if self._device else copied
-
     def _in_place(self, tensors: Iterable[torch.Tensor], only_changed: bool = False) -> None:
         """Tensors keep their place in memory: others may look at it, and where it lies can change a step's time."""
-        kept = [(tensor, tensor._version, self._copied(tensor)) for tensor in tensors]
+        kept = [(t, t._version, t.detach().to(self._device or t.device, copy=True)) for t in tensors]
 
         def put() -> None:
             for tensor, version, copied in kept:
@@ -243,35 +234,23 @@ class Snapshot:
         self._puts.append(put)
 
     def _optimizer(self, optimizer: Optimizer) -> None:
-        groups = list(optimizer.param_groups)
-        hypers = [{k: _plain_copy(v) for k, v in group.items() if k != "params"} for group in groups]
-        lists = [list(group["params"]) for group in groups]
-        states = {p: dict(state) for p, state in optimizer.state.items()}
         self._attributes(vars(optimizer))
-        direct = [value for state in states.values() for value in state.values() if isinstance(value, torch.Tensor)]
-        nested = {
-            p: {k: _plain_copy(v) for k, v in state.items() if not isinstance(v, torch.Tensor)}
-            for p, state in states.items()
+        groups = [(group, list(group["params"]), _plain_copy(group, "params")) for group in optimizer.param_groups]
+        states = {
+            p: (dict(state), _plain_copy(state, *(k for k, v in state.items() if isinstance(v, torch.Tensor))))
+            for p, state in optimizer.state.items()
         }
 
         def put() -> None:
-            optimizer.param_groups[:] = groups
-            for group, hyper, params in zip(groups, hypers, lists, strict=True):
-                group.update({k: _plain_copy(v) for k, v in hyper.items()}, params=params)
+            optimizer.param_groups[:] = [group for group, _, _ in groups]
+            for group, parameters, values in groups:
+                group.update(_plain_copy(values), params=list(parameters))
             optimizer.state.clear()
-            for p, state in states.items():
-                optimizer.state[p] = state | {k: _plain_copy(v) for k, v in nested[p].items()}
+            for p, (state, values) in states.items():
+                optimizer.state[p] = state | _plain_copy(values)
 
         self._puts.append(put)
-        self._in_place(direct)
-
-
-def _generator_put(generator: Any) -> Callable[[], None]:
-    if isinstance(generator, random.Random):
-        return functools.partial(generator.setstate, generator.getstate())
-    if isinstance(generator, torch.Generator):
-        return functools.partial(generator.set_state, generator.get_state())
-    return functools.partial(setattr, generator.bit_generator, "state", generator.bit_generator.state)
+        self._in_place([t for state, _ in states.values() for t in state.values() if isinstance(t, torch.Tensor)])
 
 
 def _point_to(parameter: torch.nn.Parameter, data: torch.Tensor) -> None:
@@ -279,18 +258,11 @@ def _point_to(parameter: torch.nn.Parameter, data: torch.Tensor) -> None:
         parameter.data = data
 
 
-def _plain_copy(value: Any) -> Any:
-    return tree_map_only(torch.Tensor, lambda tensor: tensor.detach().clone(), copy.copy(value))
+def _plain_copy(values: dict[str, Any], *without: str) -> dict[str, Any]:
+    kept = {key: copy.copy(value) for key, value in values.items() if key not in without}
+    return tree_map_only(torch.Tensor, lambda tensor: tensor.detach().clone(), kept)
 
 
 def _refill(container: Any, kept: Any) -> None:
     container.clear()
     (container.update if isinstance(container, set) else container.extend)(kept)
-
-
-def _modes() -> tuple[bool, bool]:
-    return torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
-
-
-def _set_modes(anomaly: bool, check_nan: bool) -> None:
-    torch.set_anomaly_enabled(anomaly, check_nan)

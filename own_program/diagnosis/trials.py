@@ -1,7 +1,7 @@
 """Changes that are tried on a training step: each can be taken back, and none is a matter of taste.
 
-A trial is in force inside of a context. Before and after it all of the step's state is put back (``step_rounds.py``):
-a context has to undo only what no snapshot holds.
+Before and after each, all of the step's state is put back (``state.py``), with torch's switches, attributes of modules
+and of optimizers: a trial has to undo only what no snapshot holds, and gives a context for that.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ import logging
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -25,22 +26,17 @@ from course_utils.show.formats import listed
 from own_program.diagnosis.phases import Seen, is_compiled, wrapped
 from own_program.diagnosis.state import Found
 
-# From this tolerance on, somebody wants to know of bfloat16: its products have three significant digits.
-_BFLOAT16_TOLERANCE = 1e-2
 COMPILE = "torch.compile"
+FLUSH = "call torch.set_flush_denormal(True) where the program begins"
 
 
 @dataclass
 class Work:
-    """What is called: a step, and what it is given.
-
-    Attributes:
-        compile_until: after this moment of ``time.perf_counter()`` no further graph is compiled, and the step fails.
-        gave_up: whether it failed so.
-    """
+    """What is called: a step, and what it is given."""
 
     step: Callable[..., Any]
     args: tuple[Any, ...] = ()
+    # After this moment of ``time.perf_counter()`` no further graph is compiled, and the step fails: it gave up.
     compile_until: float = math.inf
     gave_up: bool = False
 
@@ -51,95 +47,51 @@ class Work:
 
 @dataclass(frozen=True)
 class Trial:
-    """One change.
+    """One change."""
 
-    Attributes:
-        name: what it is called in a list.
-        change: what to do, as an order.
-        because: what was seen that speaks for it.
-        lesson: the notebook that shows it.
-        on: gives a context in which the change is in force.
-        instead_of: the same text for those of which one excludes the others.
-    """
-
-    name: str
-    change: str
-    because: str
+    name: str  # in a list
+    change: str  # as an order
+    because: str  # what was seen that speaks for it
     lesson: str
-    on: Callable[[Work], AbstractContextManager[Any]]
-    instead_of: str = ""
+    # Puts it in force, until its context ends. None: it cannot be tried.
+    on: Callable[[Work], AbstractContextManager[Any] | None] | None
+    instead_of: str = ""  # the same text for those of which one excludes the others
+    far_as_well: bool = True  # the weights must go as far as without it
+    at_most: tuple[str, ...] = ()  # the phases that it shortens, if it is named without having been tried
 
 
-def trials(found: Found, seen: Seen, work: Work, tolerance: float) -> Iterator[Trial]:
-    """Yield what may help this step, the likeliest first."""
+def trials(found: Found, seen: Seen, named: list[Trial], work: Work) -> Iterator[Trial]:
+    """Yield what may help this step, the likeliest first; ``named`` is what was seen in its contents."""
     devices = {p.device.type for p in found.parameters}
     if seen.anomaly:
-        yield Trial(
-            "anomaly mode off",
-            "switch anomaly mode off",
-            "Autograd's anomaly mode is on: it keeps a Python stack for every operation and looks for NaN in every "
-            "gradient.",
-            "your_own_program",
-            lambda work: _no_anomaly(),
-        )
+        because = "Autograd's anomaly mode is on: it keeps a stack of each operation and looks for NaN in gradients."
+        yield Trial("anomaly mode off", "switch anomaly mode off", because, "your_own_program", _no_anomaly)
     if hooks := _hooks(found):
         names = listed(sorted({getattr(hook, "__qualname__", type(hook).__qualname__) for hook in hooks}))
-        yield Trial(
-            "hooks off",
-            f"take the hooks off the modules: {names}",
-            f"{len(hooks)} hook{'s' * (len(hooks) > 1)} of your own run in each step.",
-            "your_own_program",
-            lambda work: _no_hooks(found),
-        )
+        change = f"take the hooks off the modules: {names}"
+        because = f"{len(hooks)} hook{'s' * (len(hooks) > 1)} of your own run{'s' * (len(hooks) == 1)} in each step."
+        yield Trial("hooks off", change, because, "your_own_program", lambda work: _no_hooks(found))
+    yield from (trial for trial in named if trial.on is not None)
     if seen.deterministic:
-        yield Trial(
-            "deterministic algorithms off",
-            "switch deterministic algorithms off, where runs need not give the same bits",
-            "torch.use_deterministic_algorithms is on.",
-            "reproducible_runs",
-            lambda work: _deterministic_off(),
-        )
+        name, because = "deterministic algorithms off", "torch.use_deterministic_algorithms is on."
+        change = "switch deterministic algorithms off, where runs need not give the same bits"
+        yield Trial(name, change, because, "reproducible_runs", lambda work: torch.use_deterministic_algorithms(False))
     if useless := _without_optimizer(found):
-        yield Trial(
-            f"freezing {useless}",
-            f"run {useless} under torch.no_grad(), or freeze what is trained nowhere",
-            f"No optimizer that this step names updates {useless}, and its parameters ask for gradients.",
-            "no_grad",
-            lambda work: _frozen(found),
-        )
+        change = f"run {useless} under torch.no_grad(), or freeze what is trained nowhere"
+        because = f"No optimizer that this step names updates {useless}, and its parameters ask for gradients."
+        yield Trial(f"freezing {useless}", change, because, "no_grad", lambda work: _freeze(found))
     if not is_compiled(found) and can_compile(devices):
         yield _compile(found)
-    for name, optimizer in found.optimizers.items():
-        yield from _of_optimizer(name if len(found.optimizers) > 1 else type(optimizer).__name__, optimizer)
-    if seen.zeroes:
-        yield Trial(
-            "set_to_none",
-            "let zero_grad() set gradients to None: leave out set_to_none=False",
-            "zero_grad() writes zeros into every gradient, and the backward pass adds to them.",
-            "memory_snapshots",
-            lambda work: _set_to_none(found),
-        )
-    if any(isinstance(module, torch.nn.Conv2d) for module in found.modules) and not _is_channels_last(found):
-        yield Trial(
-            "channels_last",
-            "put the model and its images into channels_last",
-            "Its convolutions work on tensors whose channels come first.",
-            "mixed_precision",
-            lambda work: _channels_last(found),
-        )
+    for optimizer in found.optimizers.values():
+        yield from _fused(optimizer)
+    if _images(found) and not _is_channels_last(found):
+        change = "put the model and its images into channels_last"
+        because = "Its convolutions work on tensors whose channels come first."
+        yield Trial("channels_last", change, because, "mixed_precision", lambda work: _channels_last(found))
     if devices == {"cpu"}:
         yield from _threads()
     if devices == {"cuda"}:
         yield from _on_cuda(found, work)
-    if tolerance >= _BFLOAT16_TOLERANCE and len(devices) == 1 and not torch.is_autocast_enabled(*devices):
-        device = next(iter(devices))
-        yield Trial(
-            "bfloat16",
-            "run the forward pass under torch.autocast in bfloat16",
-            f"It stays within the tolerance of {tolerance:g} that you gave.",
-            "mixed_precision",
-            lambda work: _stepping(work, lambda step: torch.autocast(device, torch.bfloat16)(step)),
-        )
 
 
 def can_compile(devices: set[str]) -> bool:
@@ -152,118 +104,64 @@ def can_compile(devices: set[str]) -> bool:
 
 
 @contextlib.contextmanager
-def _no_anomaly() -> Iterator[None]:
-    before = torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
-    torch.set_anomaly_enabled(False)
-    # The step may switch it on itself.
-    with wrapped(torch, "set_anomaly_enabled", lambda *_: None):
-        yield
-    torch.set_anomaly_enabled(*before)
-
-
-@contextlib.contextmanager
-def _deterministic_off() -> Iterator[None]:
-    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
-    torch.use_deterministic_algorithms(False)
+def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """An attribute with another value."""
+    before = getattr(owner, name)
+    setattr(owner, name, value)
     try:
         yield
     finally:
-        torch.use_deterministic_algorithms(True, warn_only=warn_only)
+        setattr(owner, name, before)
+
+
+def _no_anomaly(work: Work) -> AbstractContextManager[None]:
+    torch.set_anomaly_enabled(False)
+    # The step may switch it on itself.
+    return wrapped(torch, "set_anomaly_enabled", lambda *_: None)
 
 
 _KINDS_OF_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
-def _modules_hooks(found: Found) -> Iterator[dict[int, Any]]:
-    for model in found.models.values():
-        for module in model.modules():
-            yield from (getattr(module, kind) for kind in _KINDS_OF_HOOKS)
+def _is_own(hook: Any) -> bool:
+    """PyTorch's hooks are none to take off: some normalise weights."""
+    return not (getattr(hook, "__module__", None) or "").startswith("torch.")
 
 
 def _hooks(found: Found) -> list[Any]:
-    """Hooks that are not PyTorch's own, such as those that normalise weights."""
-    every = [hook for hooks in _modules_hooks(found) for hook in hooks.values()]
-    return [hook for hook in every if not (getattr(hook, "__module__", None) or "").startswith("torch.")]
+    every = [h for module in found.modules for kind in _KINDS_OF_HOOKS for h in getattr(module, kind).values()]
+    return list(filter(_is_own, every))
 
 
-@contextlib.contextmanager
-def _no_hooks(found: Found) -> Iterator[None]:
-    own = {id(hook) for hook in _hooks(found)}
-    before = [(hooks, dict(hooks)) for hooks in _modules_hooks(found)]
-    for hooks, kept in before:
-        for key in [key for key, hook in kept.items() if id(hook) in own]:
-            del hooks[key]
-    try:
-        yield
-    finally:
-        for hooks, kept in before:
-            hooks.clear()
-            hooks.update(kept)
+def _no_hooks(found: Found) -> None:
+    for module in found.modules:
+        for kind in _KINDS_OF_HOOKS:
+            hooks = getattr(module, kind)
+            setattr(module, kind, type(hooks)((key, hook) for key, hook in hooks.items() if not _is_own(hook)))
 
 
-def _of_optimizer(name: str, optimizer: Optimizer) -> Iterator[Trial]:
-    """Another way to run the same update."""
-    groups = optimizer.param_groups
-    count = sum(len(group["params"]) for group in groups)
-    if not count or any(group.get("fused") or group.get("differentiable") for group in groups):
-        return
-    if _can_fuse(optimizer):
-        how = "one by one" if _is_loop(optimizer) else "by several kernels each"
-        yield Trial(
-            f"fused {name}",
-            f"pass fused=True to {name}",
-            f"{name} updates {count} tensors, {how}.",
-            "torch_compile",
-            lambda work: _flags(optimizer, {"fused": True, "foreach": False}),
-        )
-    elif "foreach" in optimizer.defaults and _is_loop(optimizer):
-        yield Trial(
-            f"foreach {name}",
-            f"pass foreach=True to {name}",
-            f"{name} updates {count} tensors, one by one.",
-            "torch_compile",
-            lambda work: _flags(optimizer, {"foreach": True}),
-        )
-
-
-def _is_loop(optimizer: Optimizer) -> bool:
-    """Whether tensors are updated one by one: what torch does on a CPU unless told otherwise."""
-    groups = optimizer.param_groups
-    return all(
-        group.get("foreach") is False
-        or (group.get("foreach") is None and any(p.device.type == "cpu" for p in group["params"]))
-        for group in groups
-    )
-
-
-def _can_fuse(optimizer: Optimizer) -> bool:
+def _fused(optimizer: Optimizer) -> Iterator[Trial]:
     from torch.utils._foreach_utils import _get_fused_kernels_supported_devices
 
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    places = _get_fused_kernels_supported_devices()
-    return "fused" in optimizer.defaults and all(p.is_floating_point() and p.device.type in places for p in parameters)
+    name, groups, places = type(optimizer).__name__, optimizer.param_groups, _get_fused_kernels_supported_devices()
+    parameters = [p for group in groups for p in group["params"]]
+    taken = any(group.get("fused") or group.get("differentiable") for group in groups)
+    can = all(p.is_floating_point() and p.device.type in places for p in parameters)
+    if parameters and not taken and can and "fused" in optimizer.defaults:
+        one_by_one = all(p.is_cpu for p in parameters) and not any(group.get("foreach") for group in groups)
+        how = "one by one" if one_by_one else "by several kernels each"
+        because = f"{name} updates {len(parameters)} tensors, {how}."
+        change = f"pass fused=True to {name}"
+        yield Trial(f"fused {name}", change, because, "torch_compile", lambda work: _fuse(optimizer))
 
 
-@contextlib.contextmanager
-def _flags(optimizer: Optimizer, flags: Mapping[str, bool]) -> Iterator[None]:
-    before = [{key: group.get(key) for key in flags} for group in optimizer.param_groups]
-    scaling = getattr(optimizer, "_step_supports_amp_scaling", None)
+def _fuse(optimizer: Optimizer) -> None:
     for group in optimizer.param_groups:
-        group.update(flags)
-    if flags.get("fused"):
-        optimizer._step_supports_amp_scaling = True  # as its constructor would: a gradient scaler asks
-        for p, state in optimizer.state.items():  # a fused kernel reads the number of the step from beside the weights
-            if isinstance(state.get("step"), torch.Tensor):
-                state["step"] = state["step"].to(p.device)
-    try:
-        yield
-    finally:
-        for group, values in zip(optimizer.param_groups, before, strict=True):
-            group.update(values)
-        if flags.get("fused"):
-            del optimizer._step_supports_amp_scaling
-            if scaling is not None:
-                optimizer._step_supports_amp_scaling = scaling
+        group.update(fused=True, foreach=False)
+    optimizer._step_supports_amp_scaling = True  # as its constructor would: a gradient scaler asks
+    for p, state in optimizer.state.items():  # a fused kernel reads the number of the step from beside the weights
+        if isinstance(state.get("step"), torch.Tensor):
+            state["step"] = state["step"].to(p.device)
 
 
 def _compile(found: Found) -> Trial:
@@ -296,61 +194,40 @@ def _compile(found: Found) -> Trial:
             for model in found.models.values():
                 model._compiled_call_impl = None
 
-    return Trial(
-        COMPILE, f"compile {names}: torch.compile", f"{names} runs operation by operation.", "torch_compile", on
-    )
+    because = f"{names} runs operation by operation."
+    return Trial(COMPILE, f"compile {names}: torch.compile", because, "torch_compile", on)
 
 
 @contextlib.contextmanager
 def _quiet_compiler() -> Iterator[None]:
     """Without the compiler's warnings: nobody can mend what it says of a trial. Other loggers speak on."""
-    loggers = [logging.getLogger(f"torch.{part}") for part in ("_dynamo", "_functorch", "_inductor")]
-    before = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        for logger, level in zip(loggers, before, strict=True):
-            logger.setLevel(level)
-
-
-@contextlib.contextmanager
-def _set_to_none(found: Found) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
-        for owner in (*found.optimizers.values(), *found.models.values()):
-            stack.enter_context(wrapped(owner, "zero_grad", lambda zero_grad, *_, **__: zero_grad(set_to_none=True)))
+        for part in ("_dynamo", "_functorch", "_inductor"):
+            logger = logging.getLogger(f"torch.{part}")
+            stack.callback(logger.setLevel, logger.level)
+            logger.setLevel(logging.ERROR)
         yield
 
 
 def _without_optimizer(found: Found) -> str:
     """The modules that need gradients though no optimizer updates any of their parameters; empty if there are none."""
     updated = found.updated
-    if not updated:
-        return ""
     names: list[str] = []
     for name, model in found.models.items():
-        idle = {id(p) for p in model.parameters() if p.requires_grad} - updated
         for path, module in model.named_modules():
-            own = {id(p) for p in module.parameters()}
-            full = f"{name}.{path}".rstrip(".")
-            if own & idle and not own & updated and not any(full.startswith(f"{other}.") for other in names):
+            own, full = list(module.parameters()), f"{name}.{path}".rstrip(".")
+            idle = any(p.requires_grad for p in own) and not updated.keys() & set(map(id, own))
+            if updated and idle and not any(full.startswith(f"{other}.") for other in names):
                 names.append(full)
     return listed(names[:3]) + (" and others" if len(names) > 3 else "") if names else ""
 
 
-@contextlib.contextmanager
-def _frozen(found: Found) -> Iterator[None]:
+def _freeze(found: Found) -> None:
     updated = found.updated
-    idle = [p for p in found.parameters if p.requires_grad and id(p) not in updated]
-    for p in idle:
-        p.requires_grad_(False)
-        p.grad = None
-    try:
-        yield
-    finally:
-        for p in idle:
-            p.requires_grad_(True)
+    for p in found.parameters:
+        if p.requires_grad and id(p) not in updated:
+            p.requires_grad_(False)
+            p.grad = None
 
 
 def _images(found: Found) -> list[torch.nn.Parameter]:
@@ -362,21 +239,14 @@ def _is_channels_last(found: Found) -> bool:
     return any(not w.is_contiguous() and w.is_contiguous(memory_format=torch.channels_last) for w in wide)
 
 
-@contextlib.contextmanager
-def _channels_last(found: Found) -> Iterator[None]:
-    before = [(weight, weight.data) for weight in _images(found)]
-    for weight, data in before:
-        weight.data = data.to(memory_format=torch.channels_last)
+def _channels_last(found: Found) -> None:
+    for weight in _images(found):
+        weight.data = weight.data.to(memory_format=torch.channels_last)
         for optimizer in found.optimizers.values():
             state = optimizer.state.get(weight, {})
             for key, value in state.items():
-                if isinstance(value, torch.Tensor) and value.shape == data.shape:
+                if isinstance(value, torch.Tensor) and value.shape == weight.shape:
                     state[key] = value.to(memory_format=torch.channels_last)
-    try:
-        yield
-    finally:
-        for weight, data in before:
-            weight.data = data
 
 
 def cores() -> int:
@@ -387,73 +257,31 @@ def cores() -> int:
 def _threads() -> Iterator[Trial]:
     now, most = torch.get_num_threads(), cores()
     for count in sorted({1, max(1, most // 2), most} - {now}):
-        yield Trial(
-            f"{count} thread{'s' if count > 1 else ''}",
-            f"call torch.set_num_threads({count})",
-            f"It runs in {now} thread{'s' if now > 1 else ''} on {most} core{'s' if most > 1 else ''}.",
-            "measuring",
-            lambda work, count=count: _in_threads(count),
-            "threads",
-        )
-
-
-@contextlib.contextmanager
-def _in_threads(count: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+        change, name = f"call torch.set_num_threads({count})", f"{count} thread{'s' * (count > 1)}"
+        because = f"It runs in {now} thread{'s' * (now > 1)} on {most} core{'s' * (most > 1)}."
+        on = partial(lambda count, work: torch.set_num_threads(count), count)
+        yield Trial(name, change, because, "measuring", on, "threads")
 
 
 def _on_cuda(found: Found, work: Work) -> Iterator[Trial]:
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
     is_new = torch.version.hip is None and torch.cuda.get_device_capability() >= (8, 0)
-    if is_new and not torch.backends.cuda.matmul.allow_tf32 and any(p.dtype == torch.float32 for p in found.parameters):
-        yield Trial(
-            "TF32",
-            'call torch.set_float32_matmul_precision("high")',
-            "Matrix products in float32 do not use TF32.",
-            "mixed_precision",
-            lambda work: _attribute(torch.backends.cuda.matmul, "allow_tf32", True),
-        )
-    if _images(found) and not torch.backends.cudnn.benchmark and not torch.backends.cudnn.deterministic:
-        yield Trial(
-            "cudnn.benchmark",
-            "set torch.backends.cudnn.benchmark = True, where sizes stay the same",
-            "cuDNN chooses its convolutions by rule, and does not time them.",
-            "reproducible_runs",
-            lambda work: _attribute(torch.backends.cudnn, "benchmark", True),
-        )
+    if is_new and not matmul.allow_tf32 and any(p.dtype == torch.float32 for p in found.parameters):
+        change = 'call torch.set_float32_matmul_precision("high")'
+        because = "Matrix products in float32 do not use TF32."
+        yield Trial("TF32", change, because, "mixed_precision", lambda work: replaced(matmul, "allow_tf32", True))
+    if _images(found) and not cudnn.benchmark and not cudnn.deterministic:
+        change = "set torch.backends.cudnn.benchmark = True, where sizes stay the same"
+        because, on = "cuDNN chooses its convolutions by rule.", lambda work: replaced(cudnn, "benchmark", True)
+        yield Trial("cudnn.benchmark", change, because, "reproducible_runs", on)
     if any(isinstance(leaf, torch.Tensor) and leaf.is_cpu and not leaf.is_pinned() for leaf in tree_leaves(work.args)):
-        yield Trial(
-            "pinned batches",
-            "pass pin_memory=True to the loader",
-            "Batches are copied to the GPU from pageable memory.",
-            "pinned_memory",
-            _pinned,
-        )
+        change, because = "pass pin_memory=True to the loader", "Batches are copied to the GPU from pageable memory."
+        yield Trial("pinned batches", change, because, "pinned_memory", _pinned)
 
 
-@contextlib.contextmanager
-def _attribute(owner: Any, name: str, value: Any) -> Iterator[None]:
-    before = getattr(owner, name)
-    setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        setattr(owner, name, before)
-
-
-@contextlib.contextmanager
-def _pinned(work: Work) -> Iterator[None]:
+def _pinned(work: Work) -> AbstractContextManager[None]:
     pin = tree_map_only(torch.Tensor, lambda tensor: tensor.pin_memory() if tensor.is_cpu else tensor, work.args)
-    with _attribute(work, "args", pin):
-        yield
-
-
-def _stepping(work: Work, change: Callable[[Any], Any]) -> AbstractContextManager[None]:
-    return _attribute(work, "step", change(work.step))
+    return replaced(work, "args", pin)
 
 
 def of_each_kind(several: list[Trial]) -> list[Trial]:

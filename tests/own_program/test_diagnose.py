@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import copy
+import functools
 import itertools
 import logging
 import os
@@ -17,27 +19,19 @@ from unittest import mock
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
 from course_utils.measure.compiler import compiler
 from course_utils.measure.devices import Device
 from course_utils.measure.machine import environment
 from course_utils.records.paired import Interval, Verdict
-from course_utils.show.advice import Advice
-from course_utils.show.formats import format_seconds
+from own_program.diagnosis import contents
 from own_program.diagnosis import diagnose as diagnosing
 from own_program.diagnosis import trials as step_trials
-from own_program.diagnosis.diagnose import (
-    CHANGES_RESULTS,
-    IMPOSSIBLE,
-    NO_TIME,
-    Diagnosis,
-    StepError,
-    Tried,
-    diagnose,
-)
+from own_program.diagnosis.diagnose import StepError, diagnose
 from own_program.diagnosis.phases import PhaseWatch, replayed
-from own_program.diagnosis.rounds import Bench, StepRounds
+from own_program.diagnosis.report import CHANGES_RESULTS, IMPOSSIBLE, NO_TIME, Diagnosis, Tried
+from own_program.diagnosis.rounds import Bench
 from own_program.diagnosis.state import Snapshot, find
 from own_program.diagnosis.trials import COMPILE, Trial, Work
 
@@ -137,6 +131,10 @@ def plant(monkeypatch, changes):
     monkeypatch.setattr(diagnosing, "trials", lambda *_: iter(several))
 
 
+def with_attribute(owner, name, value, work):
+    return mock.patch.object(owner, name, value)
+
+
 # --- planted causes
 
 
@@ -209,32 +207,9 @@ def test_small_gains_are_tried_on_top_of_a_large_one(monkeypatch):
     large, small = sorted((a for a in diagnosis.plan if a.known == "tried"), key=lambda advice: -advice.saves)
     assert (large.change, small.change) == ("do large", "do small")
     assert small.because.endswith("Tried on top of: large.")
-    assert diagnosis.together.name == "large + small"
-    assert large.saves + small.saves == pytest.approx(1 - diagnosis.together.ratio)
-    low, high = (1 - end for end in reversed(diagnosis.together.interval.ends))
-    assert low < 1 - diagnosis.together.ratio < high
     # Of the step as it is, not of what the large one leaves.
     assert 0.5 * 4 / 74 < small.saves < 1.5 * 4 / 74
-    assert "Tried together, 2 changes" in diagnosis.card().words
     assert sum(sleeps.values()) == pytest.approx(74e-3)
-
-
-def test_a_forward_pass_that_no_gradient_comes_from():
-    training = Training(40, 64, fused=True)
-
-    def step(mode=torch.enable_grad):
-        with mode():
-            training.model(training.x)
-        return training.step()
-
-    change = "leave out the forward pass of model that no gradient comes from"
-    diagnosis = diagnose(step, budget_s=QUICK_S)
-    (advice,) = [advice for advice in diagnosis.plan if advice.change == change]
-    assert advice.known == "about"
-    assert advice.lesson == "no_grad"
-    assert 0 < advice.saves < diagnosis.phases["forward pass and loss"]
-    assert f"It takes {format_seconds(advice.saves * diagnosis.step_s)} in a step" in advice.because
-    assert change not in changes(diagnose(lambda: step(torch.no_grad), budget_s=QUICK_S))
 
 
 def test_a_healthy_step_gets_no_advice():
@@ -256,18 +231,24 @@ class Slow(Dataset):
         return torch.full((32,), index / 256)
 
 
-def learn():
-    model = layers(2)
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, fused=True)
+def steps_of(loss_of, *modules, make=torch.optim.SGD, **options):
+    """A step of a loss of modules."""
+    options = options or {"lr": 1e-3, "fused": True}
+    optimizer = make([p for module in modules for p in module.parameters()], **options)
 
-    def step(batch):
+    def step(*batch):
         optimizer.zero_grad()
-        loss = model(batch).square().mean()
+        loss = loss_of(*batch)
         loss.backward()
         optimizer.step()
-        return loss.item()
+        return loss
 
     return step
+
+
+def learn():
+    model = layers(2)
+    return steps_of(lambda batch: model(batch).square().mean(), model)
 
 
 def test_a_loader_that_is_too_slow():
@@ -281,13 +262,6 @@ def test_a_loader_that_is_too_slow():
     assert not diagnose(step, data=[torch.ones(8, 32)] * 4, budget_s=QUICK_S).plan
 
 
-def test_batches_that_are_ready_as_soon_as_a_worker_could_hand_them_over():
-    learning = learn()
-    diagnosis = diagnose(learning, data=DataLoader(Slow(0.0), batch_size=4), budget_s=QUICK_S)
-    assert diagnosis.phases["waiting for data"] > 0.05
-    assert "data_loading" not in [advice.lesson for advice in diagnosis.plan]
-
-
 def test_a_loader_inside_of_the_step():
     learning, batches = learn(), iter(DataLoader(Slow(1e-3), batch_size=8))
     diagnosis = diagnose(lambda: learning(next(batches)), budget_s=1.0)
@@ -298,66 +272,31 @@ def test_a_loader_inside_of_the_step():
 
 
 def test_what_a_step_does_besides():
-    training = Training(2)
-
-    def step():
-        time.sleep(4e-3)
-        loss = training.step()
-        time.sleep(8e-3)
-        return loss
-
-    diagnosis = diagnose(step, budget_s=QUICK_S)
-    after, before = sorted(diagnosis.plan, key=lambda advice: -advice.saves)[:2]
-    assert "follows" in after.change
-    assert "batches" in before.change
-    assert after.saves > before.saves > 0.15
-    assert after.saves + before.saves < 1
-
-
-def test_what_a_step_does_between_its_backward_pass_and_the_optimizer():
     training = Training(2, fused=True)
 
     def step():
+        time.sleep(4e-3)
         loss = training.model(training.x).square().mean()
         loss.backward()
         time.sleep(8e-3)
         training.optimizer.step()
         training.optimizer.zero_grad()
+        time.sleep(6e-3)
         return loss
 
     diagnosis = diagnose(step, budget_s=QUICK_S)
-    (advice,) = [advice for advice in diagnosis.plan if advice.known == "at most"]
-    assert advice.change == "do less between the backward pass and the optimizer's step"
-    assert advice.saves == diagnosis.phases["after the backward pass"] > 0.5
-    assert diagnosis.phases["optimizer"] < 0.5
-
-
-def test_a_loss_without_modules_between_two_backward_passes_is_a_forward_pass():
-    training, weight = Training(2), torch.ones((), requires_grad=True)
-
-    def step():
-        training.model(training.x).sum().backward()
-        time.sleep(4e-3)
-        (weight * 2).backward()
-
-    with PhaseWatch(find(training.step), Device()) as watch:
-        seen = watch.call(step)
-    assert seen.counts["backward passes"] == 2
-    assert seen.seconds["forward pass and loss"] > 4e-3 > seen.seconds["after the backward pass"]
+    entries = {advice.change: advice.saves for advice in diagnosis.plan if advice.known == "at most"}
+    between, after, before = sorted(entries, key=lambda change: -entries[change])
+    assert between == "do less between the backward pass and the optimizer's step"
+    assert after == "do what follows the optimizer's step less often"
+    assert before == "prepare batches before the step needs them"
+    assert entries[between] == diagnosis.phases["after the backward pass"]
+    assert 0.15 < entries[before] < sum(entries.values()) < 1
 
 
 def test_parameters_that_no_optimizer_updates():
-    model, head = layers(12, 64), torch.nn.Linear(64, 8)
-    optimizer = torch.optim.SGD(head.parameters(), lr=1e-3, fused=True)
-    x = torch.randn(64, 64)
-
-    def step():
-        loss = head(model(x)).square().mean()
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        return loss
-
+    model, head, x = layers(12, 64), torch.nn.Linear(64, 8), torch.randn(64, 64)
+    step = steps_of(lambda: head(model(x)).square().mean(), head)
     diagnosis = advised(step, "run model under torch.no_grad(), or freeze what is trained nowhere")
     (advice,) = [advice for advice in diagnosis.plan if advice.known == "tried"]
     assert advice.lesson == "no_grad"
@@ -366,93 +305,23 @@ def test_parameters_that_no_optimizer_updates():
 
 @pytest.mark.parametrize(
     ("layers_in_double", "words"),
-    [((0, 1), "All 2.11 thousand weights"), ((1,), "50% of the 2.11 thousand weights"), ((), "")],
+    [((0, 1), "100% of the 2.11 thousand weights"), ((1,), "50% of the 2.11 thousand weights"), ((), "")],
 )
 def test_weights_in_float64_are_noticed(layers_in_double, words):
     model, x = layers(2), torch.randn(8, 32)
     for index in layers_in_double:
         model[index].double()
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, fused=True)
 
-    def step():
-        optimizer.zero_grad()
-        out = x
-        for layer in model:
-            out = layer(out.to(layer.weight.dtype))
-        loss = out.square().mean()
-        loss.backward()
-        optimizer.step()
-        time.sleep(2e-3)
-        return loss
+    def loss():
+        first = model[0](x.to(model[0].weight.dtype))
+        return model[1](first.to(model[1].weight.dtype)).square().mean()
 
-    diagnosis = diagnose(step, budget_s=QUICK_S)
+    diagnosis = diagnose(steps_of(loss, model), budget_s=QUICK_S)
     found = [advice for advice in diagnosis.plan if "float32" in advice.change]
-    if not words:
-        assert not found
-        return
-    (advice,) = found
-    assert advice.change == "train in float32: model.float(), and inputs of that type"
-    assert advice.because.startswith(words)
-    assert (advice.lesson, advice.saves) == ("mixed_precision", None)
-    plan = diagnosis.card().plan
-    assert len(plan) > 1  # the sleep is one
-    assert plan[-1] is advice
-
-
-def test_gradients_set_to_zero_are_noticed():
-    training = Training(2, fused=True)
-
-    def step():
-        training.optimizer.zero_grad(set_to_none=False)
-        loss = training.model(training.x).square().mean()
-        loss.backward()
-        training.optimizer.step()
-        return loss
-
-    tried = {each.name: each for each in diagnose(step, budget_s=QUICK_S).tried}
-    assert tried.keys() == {"set_to_none"}
-    assert all(each.difference == 0 for each in tried.values())
-
-
-def test_two_changes_are_tried_together(monkeypatch):
-    training, sleeps = Training(2, fused=True), {"one": 4e-3, "two": 6e-3}
-
-    def step():
-        loss = training.step()
-        time.sleep(sum(sleeps.values()))
-        return loss
-
-    def without(name):
-        return lambda work: mock.patch.dict(sleeps, {name: 0.0})
-
-    plant(monkeypatch, {name: without(name) for name in sleeps})
-    diagnosis = advised(step, "do one", budget_s=6.0)
-    two, one = (advice for advice in sorted(diagnosis.plan, key=lambda a: -a.saves) if advice.known == "tried")
-    assert (one.change, two.change) == ("do one", "do two")
-    assert diagnosis.together.name == "two + one"
-    assert 1 - diagnosis.together.ratio > two.high
-    assert re.search(r"Tried together, 2 changes make it \S+% \(\S+ to \S+%\) shorter", diagnosis.card().words)
-    assert sleeps == {"one": 4e-3, "two": 6e-3}
-
-
-def test_other_programs_turns_do_not_hide_a_change():
-    """Half of the calls take five times as long: from single calls nothing could be told."""
-    dice, sleeps = random.Random(0), {"half": 1e-3}
-    found = find(lambda: 1)
-    own = (dice.uniform(0.9e-3, 1.1e-3) for _ in itertools.count())
-    turns = (dice.choice((0, dice.uniform(8e-3, 12e-3))) for _ in itertools.count())
-    work = Work(lambda: time.sleep(next(own) + sleeps["half"] + next(turns)))
-    half = Trial("half", "", "", "", lambda work: mock.patch.dict(sleeps, half=0.0))
-    same = Trial("same", "", "", "", lambda work: contextlib.nullcontext())
-    bench = Bench(work, found, Device(), Snapshot(found))
-    rounds = StepRounds(bench, {"half": (half,), "same": (same,)}, "rounds", 8.0)
-    judged = rounds.judged()
-    assert judged["half"].verdict == "FASTER"
-    assert judged["half"].interval.high < 0.9
-    assert judged["same"].verdict != "FASTER"
-    # What is decided leaves its time to the others.
-    base, decided, _ = (len(case.samples) for case in rounds.cases)
-    assert decided < base
+    assert [advice.because.startswith(words) for advice in found] == [True] * bool(words)
+    for advice in found:
+        assert advice.change == "train in float32: model.float(), and inputs of that type"
+        assert (advice.lesson, advice.saves) == ("mixed_precision", None)
 
 
 def test_a_budget_holds_where_there_is_much_to_try(monkeypatch):
@@ -469,34 +338,242 @@ def test_a_budget_holds_where_there_is_much_to_try(monkeypatch):
     assert [tried.name for tried in diagnosis.tried if tried.verdict == NO_TIME]
 
 
+# --- causes that are in the program itself
+
+
+def hidden_state(detach):
+    """An LSTM that goes on from its last state."""
+    model, x, kept = torch.nn.LSTM(8, 16, batch_first=True), torch.randn(2, 5, 8), {"state": None}
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0, fused=True)
+
+    def step():
+        out, state = model(x, kept["state"])
+        kept["state"] = tuple(part.detach() for part in state) if detach else state
+        out.square().mean().backward(retain_graph=True)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def test_a_graph_that_reaches_into_earlier_calls():
+    diagnosis = diagnose(hidden_state(detach=False), budget_s=1.0)
+    (advice,) = diagnosis.plan
+    assert advice.change.startswith("detach what you keep from call to call")
+    assert (advice.known, advice.saves) == ("at most", diagnosis.phases["backward pass"])
+    seen = re.search(
+        r"grows with each call and reaches into earlier calls: (\d+) of the (\d+) operations", advice.because
+    )
+    assert 0.9 < int(seen[1]) / int(seen[2]) < 1
+    assert "Its calls do more and more." in diagnosis.card().words
+    assert not diagnose(hidden_state(detach=True), budget_s=1.0).grows
+
+
+def growing(what):
+    model, kept, dice = layers(2), [], random.Random(0)
+
+    def loss():
+        kept.append(torch.ones(32))
+        time.sleep(len(kept) * 1e-3 * (what == "time"))
+        rows = {"batch": len(kept), "lengths that differ": dice.choice((8, 64))}.get(what, 8)
+        several = kept if what == "list" else []
+        return model(torch.ones(rows, 32)).square().mean() + 0 * sum(each.mean() for each in several)
+
+    return steps_of(loss, model)
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        ("batch", r"numbers were written in its first call, and [\d,]+ in a later one"),
+        ("list", r"operators ran in its first call, and \d+ in a later one"),
+        ("time", r"Calls took .* at first and .* calls on"),
+        ("lengths that differ", ""),
+        ("nothing", ""),
+    ],
+)
+def test_work_that_grows_from_call_to_call(what, words):
+    diagnosis = diagnose(growing(what), budget_s=1.0)
+    found = [advice.because for advice in diagnosis.plan if "grows" in advice.change]
+    assert diagnosis.grows == bool(words)
+    assert len(found) == bool(words)
+    assert not words or re.search(words, found[0])
+    assert "Nothing stands out" not in diagnosis.card().words or not words
+
+
+def flushes():
+    return bool((torch.full((8,), 1e-39) * 1.0).count_nonzero() == 0)
+
+
+@pytest.mark.skipif(not contents._flushes(), reason="this processor does not flush denormal numbers")
+@pytest.mark.parametrize("scale", [1e-39, 1.0])
+def test_denormal_numbers_are_flushed_in_a_thread_of_their_own(scale):
+    training = Training(2, fused=True)
+    with torch.no_grad():
+        training.model[0].weight.mul_(scale)
+    training.optimizer.param_groups[0]["lr"] = 0.0  # or they grow
+
+    def step():
+        time.sleep(0.0 if flushes() else 5e-3)  # as a processor that is slow with them
+        return training.step()
+
+    change = "call torch.set_flush_denormal(True) where the program begins"
+    if scale == 1.0:
+        assert "denormal numbers flushed" not in [each.name for each in diagnose(step, budget_s=QUICK_S).tried]
+        return
+    (advice,) = (advice for advice in advised(step, change).plan if advice.change == change)
+    assert advice.known == "tried"
+    assert re.match(r"Of the numbers in .*, \d+% are denormal", advice.because)
+    assert not flushes()
+
+
+def looking_up(rows, make):
+    table, head = torch.nn.Embedding(rows, 16), torch.nn.Linear(16, 4)
+    return steps_of(lambda: head(table(torch.arange(32))).square().mean(), table, head, make=make, lr=1e-3)
+
+
+@pytest.mark.parametrize("make", [torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD])
+def test_an_embedding_of_which_few_rows_get_a_gradient(make):
+    how = "" if make is torch.optim.SGD else ", and update it with torch.optim.SparseAdam"
+    diagnosis = advised(looking_up(30_000, make), change := f"pass sparse=True to table{how}", budget_s=2.0)
+    (advice,) = (advice for advice in diagnosis.plan if advice.change == change)
+    assert advice.known == "tried"
+    assert advice.because.startswith("Of its 30,000 rows 32 get a gradient")
+    assert "sparse" not in repr(diagnose(looking_up(40, make), budget_s=QUICK_S).plan)
+
+
+class Keeping(torch.nn.Linear):
+    """It adds to what it gave before, so that its calls depend on each other."""
+
+    before = 0.0
+
+    def forward(self, row):
+        self.before = 0.5 * self.before + super().forward(row)
+        return self.before
+
+
+def fed_back(layer, x):
+    outs = [layer(x[:1])]
+    for _ in x[1:]:
+        outs.append(layer(outs[-1]))
+    return torch.cat(outs)
+
+
+def sampled(layer, x):
+    out, outs = x[:1], []
+    for _ in x:
+        outs.append(layer(out))
+        out = torch.full((1, 16), float(outs[-1].sum().tanh()))  # by way of Python
+    return torch.cat(outs)
+
+
+def kept_from_before(layer, x):
+    layer.before = 0.0
+    return torch.cat([layer(row[None] * 2) for row in x])
+
+
+LOOPS = {
+    "rows": (lambda layer, x: torch.stack([layer(row) for row in x]), "tried"),
+    "slices": (lambda layer, x: torch.cat([layer(x[i : i + 1]) for i in range(len(x))]), "tried"),
+    "steps in time": (lambda layer, x: torch.stack([layer(x.view(8, 4, 16)[:, t]) for t in (0, 1, 2, 3) * 5]), ""),
+    "hidden rows": (lambda layer, x: torch.stack([layer(row) for row in x * layer.weight.mean()]), "tried"),
+    "made anew": (lambda layer, x: torch.cat([layer(row[None] * 2) for row in x]), "seen"),
+    "once": (lambda layer, x: layer(x), ""),
+    "chunks": (lambda layer, x: torch.cat([layer(part) for part in x.chunk(8)]), ""),
+    "one input": (lambda layer, x: torch.cat([layer(x[:1]) for _ in x]), ""),
+    "fed back": (fed_back, ""),
+    "sampled": (sampled, ""),
+    "kept from before": (kept_from_before, ""),
+}
+
+
+@pytest.mark.parametrize("kind", LOOPS)
+def test_a_module_that_is_called_on_row_after_row(kind):
+    forward, known = LOOPS[kind]
+    layer, x = (Keeping if kind == "kept from before" else torch.nn.Linear)(16, 16), torch.randn(32, 16)
+    step, change = steps_of(lambda: forward(layer, x).square().mean(), layer), "call layer once on all 32 rows"
+    if known == "tried":
+        (advice,) = (each for each in advised(step, change, budget_s=1.0).plan if each.change == change)
+        assert advice.known == "tried"
+        assert "called 32 times in a forward pass" in advice.because
+        return
+    diagnosis = diagnose(step, budget_s=QUICK_S)
+    assert (change in changes(diagnosis)) == (known == "seen")
+    assert "at once" not in repr(diagnosis.tried)
+
+
+class InMemory(Dataset):
+    """Rows of tensors in memory; with noise, no index gives the same."""
+
+    def __init__(self, noise):
+        self.x, self.labels, self.noise = np.random.rand(256, 32).astype(np.float32), torch.arange(256), noise
+
+    def __len__(self):
+        return 256
+
+    def __getitem__(self, index):
+        return self.x[index] + self.noise * random.random(), int(self.labels[index])
+
+
+@pytest.mark.parametrize(
+    ("dataset", "is_named"),
+    [
+        (TensorDataset(torch.randn(256, 32), torch.arange(256)), True),
+        (Subset(TensorDataset(torch.randn(512, 32), torch.arange(512)), range(100, 356)), True),
+        (InMemory(noise=0.0), True),
+        (InMemory(noise=0.1), False),
+    ],
+)
+def test_samples_that_are_fetched_one_by_one_from_tensors_in_memory(dataset, is_named):
+    learning = learn()
+    loader = DataLoader(dataset, batch_size=64, shuffle=True)
+    diagnosis = diagnose(lambda batch: learning(batch[0]), data=loader, budget_s=QUICK_S)
+    found = [advice for advice in diagnosis.plan if advice.lesson == "data_loading"]
+    assert ["index the tensors in memory, without a DataLoader"] * is_named == [advice.change for advice in found]
+    if is_named:
+        (advice,) = found
+        assert advice.known == "tried"
+        assert 0 < advice.low <= advice.saves <= advice.high < diagnosis.phases["waiting for data"]
+
+
+def test_a_long_step_gets_something_named_in_a_short_budget(monkeypatch):
+    training, sleeps = Training(2, fused=True), {"s": 0.3}
+
+    def step():
+        time.sleep(sleeps["s"])
+        return training.step()
+
+    plant(monkeypatch, {"quick": lambda work: mock.patch.dict(sleeps, s=0.15)})
+    assert "do quick" in changes(diagnose(step, budget_s=12.0))
+
+
 # --- what is tried must give the same
 
 
-def test_a_change_of_the_results_is_no_advice(monkeypatch):
+def test_a_change_of_the_results_or_one_that_cannot_be_made_is_no_advice(monkeypatch):
     training = Training(2, fused=True)
-    plant(monkeypatch, {"half": lambda work: step_trials._attribute(training, "x", training.x / 2)})
+    # So small a step that three losses do not show a missing one.
+    training.optimizer.param_groups[0]["lr"] = 1e-9
+    changed = {
+        "half": (training, "x", training.x / 2),
+        "lazy": (training.optimizer, "step", lambda: None),
+        "wrong": (training, "x", torch.ones(3, 5)),
+    }
+    plant(monkeypatch, {name: functools.partial(with_attribute, *what) for name, what in changed.items()})
     diagnosis = diagnose(training.step, budget_s=QUICK_S)
-    (tried,) = diagnosis.tried
-    assert tried.verdict == CHANGES_RESULTS
-    assert tried.difference > diagnosis.tolerance
-    assert "do half" not in changes(diagnosis)
-    assert "Not advised, since the loss would change by more than 0.001: half." in repr(diagnosis)
+    assert [tried.verdict for tried in diagnosis.tried] == [CHANGES_RESULTS, CHANGES_RESULTS, IMPOSSIBLE]
+    assert diagnosis.tried[0].difference > 1e-3
+    assert not [change for change in changes(diagnosis) if change.startswith("do half")]
+    assert "Not advised, since what comes out would change by more than tolerance: half and lazy." in repr(diagnosis)
 
 
-@pytest.mark.parametrize("returned", [None, "ok", 7, torch.zeros(3)], ids=str)
+@pytest.mark.parametrize("returned", [None, 7, torch.zeros(3)], ids=str)
 def test_whatever_a_step_returns_the_loss_of_its_backward_pass_is_compared(monkeypatch, returned):
     training = Training(2, fused=True)
-    x = training.x
-    plant(
-        monkeypatch,
-        {
-            "half": lambda work: step_trials._attribute(training, "x", x / 2),
-            "almost": lambda work: step_trials._attribute(training, "x", x * (1 + 1e-5)),
-        },
-    )
+    xs = {"half": training.x / 2, "almost": training.x * (1 + 1e-5)}
+    plant(monkeypatch, {name: functools.partial(with_attribute, training, "x", x) for name, x in xs.items()})
     half, almost = diagnose(lambda: (training.step(), returned)[1], budget_s=QUICK_S).tried
     assert half.verdict == CHANGES_RESULTS
-    assert almost.verdict != CHANGES_RESULTS
     assert 0 < almost.difference < 1e-3
 
 
@@ -509,39 +586,20 @@ def test_without_a_loss_the_weights_are_compared(monkeypatch):
         training.optimizer.step()
         training.optimizer.zero_grad()
 
-    changes = {
-        "turned": lambda work: step_trials._attribute(training, "x", -training.x),
-        "none": lambda work: contextlib.nullcontext(),
-    }
-    plant(monkeypatch, changes)
-    diagnosis = diagnose(step, budget_s=QUICK_S)
-    turned, none = diagnosis.tried
+    xs = {"turned": -training.x, "none": training.x}
+    plant(monkeypatch, {name: functools.partial(with_attribute, training, "x", x) for name, x in xs.items()})
+    turned, none = diagnose(step, budget_s=QUICK_S).tried
     assert (turned.verdict, none.difference) == (CHANGES_RESULTS, 0.0)
-    assert "Not advised, since the weights would change by more than 0.001: turned." in diagnosis.card().notes
 
 
 def test_a_bias_whose_gradient_is_rounding_does_not_hide_a_change():
     """A bias before a normalization: AdamW makes steps of the learning rate out of what is noise."""
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Conv2d(3, 16, 3), torch.nn.BatchNorm2d(16), torch.nn.ReLU())
-    optimizer, x = torch.optim.AdamW(model.parameters(), lr=1e-3), torch.randn(8, 3, 16, 16)
-
-    def step():
-        model(x).square().mean().backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-    tried = {each.name: each for each in diagnose(step, budget_s=2.0).tried}
+    x = torch.randn(8, 3, 16, 16)
+    step = steps_of(lambda: model(x).square().mean(), model, make=torch.optim.AdamW, lr=1e-3)
+    tried = {each.name: each for each in diagnose(step, budget_s=1.0).tried}
     assert 0 <= tried["channels_last"].difference < 1e-3
-
-
-def test_a_change_that_leaves_the_optimizer_out_is_no_gain(monkeypatch):
-    training = Training(2, fused=True)
-    # So small a step that three losses do not show it.
-    training.optimizer.param_groups[0]["lr"] = 1e-9
-    plant(monkeypatch, {"lazy": lambda work: step_trials._attribute(training.optimizer, "step", lambda: None)})
-    (tried,) = diagnose(training.step, budget_s=QUICK_S).tried
-    assert tried.verdict == CHANGES_RESULTS
 
 
 @pytest.mark.skipif(compiler() is None, reason="torch.compile finds no C++ compiler")
@@ -612,16 +670,8 @@ def test_a_compiler_that_is_given_up_leaves_it_open_what_it_saves(monkeypatch):
     for diagnosis in (late, given_up):
         assert [(tried.name, tried.verdict) for tried in diagnosis.tried] == [(COMPILE, NO_TIME)]
         if not diagnosis.plan:
-            assert "not known yet: pass a larger budget_s" in diagnosis.card().words
+            assert "not known yet. The largest part is" in diagnosis.card().words
         assert "pass budget_s=1." in diagnosis.card().warning
-
-
-def test_a_change_that_this_step_cannot_do(monkeypatch):
-    training = Training(2, fused=True)
-    plant(monkeypatch, {"wrong": lambda work: step_trials._attribute(training, "x", torch.ones(3, 5))})
-    (tried,) = diagnose(training.step, budget_s=QUICK_S).tried
-    assert tried.verdict == IMPOSSIBLE
-    assert "shapes" in tried.remark
 
 
 # --- everything is put back
@@ -632,11 +682,14 @@ def test_all_is_as_it_was(steps_before):
     training = Training(foreach=False)
     for _ in range(steps_before):
         training.step()
-    before = training.state()
-    places = [p.data_ptr() for p in training.model.parameters()]
+
+    def places():
+        moments = [t for state in training.optimizer.state.values() for t in state.values()]
+        return [t.data_ptr() for t in (*training.model.parameters(), *moments)]
+
+    before = training.state(), places()
     diagnose(training.step, budget_s=QUICK_S)
-    assert same(before, training.state())
-    assert places == [p.data_ptr() for p in training.model.parameters()]
+    assert same(before, (training.state(), places()))
     assert training.step() is not None
 
 
@@ -673,78 +726,39 @@ def test_ctrl_c_gives_what_is_known_and_puts_all_back(calls):
 
 def test_names_that_a_step_binds_and_weights_in_another_layout_are_put_back():
     model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.Flatten())
-    optimizer, x, count = torch.optim.Adam(model.parameters()), torch.randn(2, 3, 8, 8), 0
-    kept = torch.Generator().manual_seed(3)
+    optimizer, x, count = torch.optim.Adam(model.parameters()), torch.randn(2, 3, 8, 8, requires_grad=True), 0
+    kept, dice, numbers = torch.Generator().manual_seed(3), random.Random(1), np.random.default_rng(1)
 
     def step():
         nonlocal count
         count += 1
         optimizer.zero_grad()
-        loss = model(x + 0.01 * torch.rand((), generator=kept)).square().mean()
+        loss = model(x + 0.01 * torch.rand((), generator=kept)).square().mean() * dice.random() * numbers.random()
         loss.backward()
         optimizer.step()
         return loss
 
-    state = {key: value.clone() for key, value in model.state_dict().items()}
-    drawn = kept.get_state()
+    def state():
+        return dict(model.state_dict()), x.grad, kept.get_state(), dice.getstate(), numbers.bit_generator.state, count
+
+    model(x).sum().backward()
+    before = copy.deepcopy(state())
     diagnosis = diagnose(step, budget_s=QUICK_S)
     assert "channels_last" in [tried.name for tried in diagnosis.tried]
-    assert count == 0
-    assert torch.equal(kept.get_state(), drawn)
-    assert same(state, dict(model.state_dict()))
+    assert same(before, state())
     assert model[0].weight.is_contiguous()
     assert not optimizer.state
-
-
-def test_generators_of_numpy_and_python_and_gradients_of_inputs_are_put_back():
-    model, x = layers(2), torch.randn(8, 32, requires_grad=True)
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, fused=True)
-    dice, numbers = random.Random(1), np.random.default_rng(1)
-
-    def step():
-        optimizer.zero_grad()
-        loss = (model(x) * dice.random() * numbers.random()).square().mean()
-        loss.backward()
-        optimizer.step()
-        return loss
-
-    step()
-    before = x.grad.clone(), dice.getstate(), numbers.bit_generator.state
-    diagnose(step, budget_s=QUICK_S)
-    assert same(before, (x.grad, dice.getstate(), numbers.bit_generator.state))
-
-
-def test_a_snapshot_keeps_the_place_of_tensors_and_the_state_of_an_optimizer():
-    training = Training(make=torch.optim.SGD, momentum=0.9)
-    training.step()
-    before = training.state()
-    buffers = [state["momentum_buffer"].data_ptr() for state in training.optimizer.state.values()]
-    snapshot = Snapshot(find(training.step))
-    training.step()
-    training.model.eval()
-    assert not same(before, training.state())
-    snapshot.restore()
-    assert same(before, training.state())
-    assert buffers == [state["momentum_buffer"].data_ptr() for state in training.optimizer.state.values()]
 
 
 # --- what is found
 
 
 def test_models_and_optimizers_are_found_where_a_step_names_them():
-    training, step = Training(), learn()
+    training, step, other = Training(), learn(), layers(1)
     assert list(find(training.step).models) == ["model"]
-    assert list(find(step).models) == ["model"]
-    assert list(find(lambda: step(None)).optimizers) == ["optimizer"]
-    other = torch.nn.Linear(2, 2)
-    assert list(find(step, other).models.values()) == [other]
+    assert (list(find(step).models), list(find(lambda: step(None)).optimizers)) == (["model"], ["optimizer"])
+    assert find(step, [other, layers(2)]).models.keys() == {"Sequential", "Sequential 2"}
     assert not find(lambda: 1).parameters
-
-
-def test_two_models_of_one_class_are_both_worked_on():
-    generator, discriminator = layers(1), layers(2)
-    found = find(lambda: 1, [generator, discriminator])
-    assert found.models == {"Sequential": generator, "Sequential 2": discriminator}
 
 
 def test_phases_add_up_to_the_call_and_hooks_are_gone():
@@ -797,7 +811,7 @@ def other_data():
 
 def not_a_number():
     training = Training(2)
-    training.x = training.x * float("nan")
+    training.x *= float("nan")
     return training.step
 
 
@@ -816,7 +830,7 @@ def few_batches():
     [
         (lambda: lambda: 1, "No parameters were found"),
         (lambda: layers(1), "pass the function"),
-        (learn, "must take nothing"),
+        (lambda: lambda batch: batch, "must take nothing"),
         (accumulating, "different work in each call (0 and 1 optimizer steps)"),
         (other_data, "Let it work on one fixed batch"),
         (not_a_number, "The loss is nan in call 1"),
@@ -830,33 +844,22 @@ def test_it_refuses_what_it_cannot_judge(step, words):
         diagnose(step(), budget_s=QUICK_S)
 
 
-def test_a_step_that_takes_now_short_and_now_long_is_refused():
-    training = Training(1)
-
-    def step():
-        time.sleep(0.02 + 0.05 * (training.steps % 2))
-        return training.step()
-
-    with pytest.raises(StepError, match="different work in each call: some take"):
-        diagnose(step, budget_s=9.0)  # compiling takes 15
-
-
 @pytest.mark.parametrize(
-    ("argument", "value"),
+    "argument",
     [
-        ("budget_s", 0),
-        ("budget_s", "long"),
-        ("tolerance", -1),
-        ("model", "resnet"),
-        ("model", []),
-        ("model", {"G": torch.nn.Linear(1, 1)}),
-        ("optimizer", torch.nn.Linear(1, 1)),
-        ("data", torch.utils.data.Dataset()),
+        {"budget_s": 0},
+        {"budget_s": "long"},
+        {"tolerance": -1},
+        {"model": "resnet"},
+        {"model": {"G": torch.nn.Linear(1, 1)}},
+        {"optimizer": torch.nn.Linear(1, 1)},
+        {"data": 7},
     ],
+    ids=str,
 )
-def test_it_refuses_arguments_that_make_no_sense(argument, value):
-    with pytest.raises(StepError, match=argument):
-        diagnose(Training().step, **{argument: value})
+def test_it_refuses_arguments_that_make_no_sense(argument):
+    with pytest.raises(StepError, match=next(iter(argument))):
+        diagnose(Training().step, **argument)
 
 
 def test_one_rank_of_several_is_refused(monkeypatch):
@@ -873,53 +876,43 @@ def test_a_budget_that_is_too_short_is_said():
         return training.step()
 
     diagnosis = diagnose(step, budget_s=0.1)
-    assert "0.1 s were too short to tell what changes do: " in diagnosis.card().warning
+    assert "0.1 s were too short to tell what all changes do: " in diagnosis.card().warning
     assert re.search(r"pass budget_s=\d", diagnosis.card().warning)
     assert "Nothing stands out" not in repr(diagnosis)
     assert not [advice for advice in diagnosis.plan if advice.known == "tried"]
 
 
-def said(count=1, low=0.95, more=(), **known):
-    interval = Interval(low, 1.3, 0.99)
-    tried = [Tried("change", 0.0, 1.0, interval, str(Verdict.UNCLEAR))] * count + [*more]
-    found = find(Training().step)
-    return Diagnosis(environment(), found, 1.0, 1e-3, step_s=1.0, tried=tried, **known).card().words
+def said(tried=(), **known):
+    return Diagnosis(environment(), find(Training().step), 1.0, step_s=1.0, tried=[*tried], **known).card().words
 
 
-def test_what_is_said_where_nothing_is_advised():
-    assert "one change was tried, and none makes it clearly shorter" in said(noise=1.02)
-    assert "A trace tells what is inside: lesson " in said(noise=1.02)
-    left = said(noise=1.02, notes=["torch.compile was not tried: that takes a budget_s of 15 or more."])
-    assert "one change was tried, torch.compile was not, and none makes it clearly shorter" in left
-    largest = said(noise=1.02, phases={"backward pass": 0.4, "optimizer": 0.5})
-    assert "The largest part is optimizer (50%), and a trace tells what is inside: lesson " in largest
-    assert "Nothing stands out, and no change was tried. A trace tells what is inside" in said(count=0)
+UNCLEAR = Tried("change", str(Verdict.UNCLEAR), 0.0, 1.0, Interval(0.7, 1.3, 0.99))
+USELESS = Tried("other", str(Verdict.SAME), 0.0, 1.0, Interval(0.99, 1.01, 0.99))
 
 
 @pytest.mark.parametrize(
     ("known", "words"),
     [
-        ({"needed_s": 2.0}, "not known yet: pass a larger budget_s."),
-        ({"needed_s": 2.0, "busy": "Others ran."}, "not known yet: close other programs, or pass a larger budget_s."),
-        ({"interrupted": True}, "not known yet: let diagnose() run to its end."),
-        ({"count": 0, "more": [Tried("late", verdict=NO_TIME)]}, "not known yet: pass a larger budget_s."),
-        ({"more": [Tried("late", verdict=NO_TIME)]}, "not known yet: pass a larger budget_s."),
-        ({"low": 0.7}, "Too close to tell what makes it shorter: close other programs, or pass a larger budget_s."),
-        ({"low": 0.7, "noise": 1.02}, "Too close to tell what makes it shorter"),
+        ({"tried": [USELESS]}, "Nothing stands out. Looked for: loops. Tried, and not clearly shorter: other."),
+        ({"notes": ["torch.compile was not tried: why."]}, "No change was tried. torch.compile was not tried."),
+        ({}, "The largest part is optimizer (50%). A trace tells what is inside: lesson "),
+        ({"interrupted": True}, "not known yet. The largest part is optimizer (50%). Let diagnose() run to its end."),
+        ({"tried": [Tried("late", NO_TIME)]}, "is not known yet. The largest part is optimizer (50%). Pass a larger"),
+        ({"tried": [Tried("late", NO_TIME)], "needed_s": 2.0}, "Pass budget_s=2."),
+        ({"tried": [Tried("late", NO_TIME, first=0.5)]}, "In a few steps it was 2.00 times as fast with this: late."),
+        (
+            {"tried": [UNCLEAR]},
+            "Too close to tell, of what was tried: change. The largest part is optimizer (50%). Pass",
+        ),
+        ({"tried": [UNCLEAR], "busy": "Others ran."}, "Close other programs, or pass a larger budget_s."),
     ],
     ids=str,
 )
-def test_nothing_is_cleared_that_was_not_timed(known, words):
-    assert words in said(**known)
-    assert "Nothing stands out" not in said(**known)
-
-
-def test_changes_together_are_those_of_the_plan():
-    both = Tried("one + two", 0.0, 0.8, Interval(0.78, 0.82, 0.99), str(Verdict.FASTER))
-    one = Advice("do one", "", "profiler", 0.18, "tried", low=0.16, high=0.2)
-    two = Advice("do two", "", "profiler", 0.02, "tried", low=0.01, high=0.03)
-    assert "Tried together, 2 changes make it 20% (18 to 22%) shorter" in said(plan=[one, two], together=both)
-    assert "Tried: do one. That makes it 18% (16 to 20%) shorter" in said(plan=[one], together=both)
+def test_what_is_said_where_nothing_is_advised(known, words):
+    text = said(**known, looked=["loops"], phases={"backward pass": 0.4, "optimizer": 0.5})
+    assert words in text
+    unsure = known.get("interrupted") or known.get("tried", [USELESS]) != [USELESS]
+    assert ("Nothing stands out" in text) != bool(unsure)
 
 
 # --- on a GPU, as far as one can be played
@@ -971,6 +964,4 @@ def test_the_card_says_where_how_and_what_it_worked_on(capsys):
     assert "torch.compile was not tried" in text
     assert f"torch {torch.__version__}" in text
     assert len(text.splitlines()) < 30
-    assert "peak memory" in repr(diagnosis.card().numbers)
-    assert "<table>" in diagnosis._repr_html_()
     assert sum(diagnosis.phases.values()) == pytest.approx(1)

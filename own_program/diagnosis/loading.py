@@ -1,0 +1,95 @@
+"""Batches as a loop gets them, and whether indexing the tensors in memory would give the same ones sooner."""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves
+from torch.utils.data import DataLoader, Subset
+
+from course_utils.records import paired
+from own_program.diagnosis.state import StepError
+
+_ROUNDS = 12
+_MOST_ROWS = 512  # of a batch, as far as it is tried
+
+
+class Batches:
+    """Batches of data, begun anew where they end."""
+
+    def __init__(self, data: Iterable[Any]) -> None:
+        self._data, self._batches = data, iter(data)
+        self.workers = getattr(data, "num_workers", 0)
+
+    def following(self) -> tuple[Any, float]:
+        """The next batch, and the seconds that it took."""
+        for _ in range(2):
+            start = time.perf_counter()
+            try:
+                batch = next(self._batches)
+            except StopIteration:
+                self._batches = iter(self._data)
+                continue
+            return batch, time.perf_counter() - start
+        raise StepError("data has no more batches: pass a loader, or a list of batches, that can be read again.")
+
+
+@dataclass(frozen=True)
+class Indexed:
+    """A batch fetched sample by sample, and by one index of the tensors that its samples come from."""
+
+    rows: int
+    one_by_one_s: float
+    at_once_s: float
+    ratios: tuple[float, float, float]  # of the second to the first: the upper end of its interval, it, the lower end
+
+
+def index_instead(data: Any) -> Indexed | None:
+    """Try out one index for a loader's batch; None where that does not give the same values."""
+    if not isinstance(data, DataLoader) or not data.batch_size or not hasattr(data.dataset, "__getitem__"):
+        return None
+    with contextlib.suppress(Exception):  # a dataset of somebody else's: it may do whatever it likes
+        dataset, rows = data.dataset, min(data.batch_size, len(data.dataset), _MOST_ROWS)
+        chosen = torch.linspace(0, len(dataset) - 1, rows).long()
+        index = chosen
+        while isinstance(dataset, Subset):
+            index, dataset = torch.as_tensor(dataset.indices)[index], dataset.dataset
+
+        def one_by_one() -> list[Any]:
+            return tree_leaves(data.collate_fn([data.dataset[i] for i in chosen.tolist()]))
+
+        whole = list(_tensors(vars(dataset), len(dataset)))
+        sources = [next(w for w in whole if _equal(w[index], part)) for part in one_by_one()]
+        if rows < 2 or not sources:
+            return None
+        seconds: tuple[list[float], list[float]] = [], []
+        for _ in range(_ROUNDS):
+            for kept, fetch in zip(seconds, (one_by_one, lambda: [w[index] for w in sources]), strict=True):
+                start = time.perf_counter()
+                fetch()
+                kept.append(time.perf_counter() - start)
+        slow, quick = seconds
+        judged = paired.judge(quick, slow, slow)
+        if judged.verdict is paired.Verdict.FASTER:
+            ratios = judged.interval.high, judged.ratio, judged.interval.low
+            return Indexed(rows, statistics.median(slow), statistics.median(quick), ratios)
+    return None
+
+
+def _tensors(attributes: Any, rows: int) -> Iterator[torch.Tensor]:
+    """Those of a dataset that have a row for each sample."""
+    for value in tree_leaves(list(attributes.values())):
+        if type(value).__module__ == "numpy" and getattr(value, "shape", ()) and value.dtype.kind in "fiub":
+            value = torch.from_numpy(value)
+        if isinstance(value, torch.Tensor) and value.ndim and len(value) == rows:
+            yield value
+
+
+def _equal(a: torch.Tensor, b: Any) -> bool:
+    return isinstance(b, torch.Tensor) and a.dtype == b.dtype and torch.equal(a, b)

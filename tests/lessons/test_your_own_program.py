@@ -109,13 +109,12 @@ def test_the_wait_for_files_is_the_first_entry_of_a_trace_and_its_bound(tmp_path
     assert 0.75 * 0.02 * 1e6 * (len(starts) - 1) / (starts[-1] - starts[0]) < first.saves < 1
 
 
-def test_a_loop_over_rows_is_seen_in_the_calls() -> None:
-    net = planted.Encoder(row_by_row=True)
-    count = _pasted("calls_in_a_step")
-    assert count(net, lambda: net(torch.ones(5, 64))) == [("layer", 5), ("head", 1), ("", 1)]
-    with pytest.raises(RuntimeError):
-        count(net, lambda: net(torch.ones(5, 63)))
-    assert not any(module._forward_hooks for module in net.modules())
+def test_a_loop_over_tokens_is_seen_in_the_calls() -> None:
+    net, x, valid = planted.Tagger(one_by_one=True), torch.ones(50, 64), torch.ones(50, dtype=torch.bool)
+    called = dict(_pasted("most_called")(lambda: net(x, valid), most=5))
+    assert called["aten::select"] == 100  # of the tokens, and of what says which are valid
+    net.one_by_one = False
+    assert max(count for _, count in _pasted("most_called")(lambda: net(x, valid))) < 50
 
 
 # The programs
@@ -129,8 +128,8 @@ def test_the_program_gives_the_same_losses_planted_and_mended() -> None:
     assert losses[0][0] != losses[0][2]  # it trains
 
 
-def test_row_by_row_and_at_once_are_the_same_network() -> None:
-    losses = [[step().item() for _ in range(2)] for step in map(cases.encoder_step, (True, False))]
+def test_one_by_one_and_at_once_are_the_same_network() -> None:
+    losses = [[step().item() for _ in range(2)] for step in map(cases.tagger_step, (True, False))]
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
 

@@ -1,4 +1,4 @@
-"""What the lesson reads and measures: a training in several states, what was said of it, and a loop over rows."""
+"""What the lesson reads and measures: a training in several states, what was said of it, and a loop over tokens."""
 
 from __future__ import annotations
 
@@ -95,15 +95,15 @@ def three_mends(table: Table) -> str:
     )
 
 
-def encoder_step(row_by_row: bool) -> Callable[[], torch.Tensor]:
-    """A training step of a small network whose first layer takes a batch row by row, or all of it."""
+def tagger_step(one_by_one: bool) -> Callable[[], torch.Tensor]:
+    """A training step of a small network that picks the valid ones of 256 tokens one by one, or all at once."""
     torch.manual_seed(0)
-    net = planted.Encoder(row_by_row)
+    net = planted.Tagger(one_by_one)
     optimizer = torch.optim.AdamW(net.parameters(), fused=True)
-    x, labels = torch.randn(64, 64), torch.randint(10, (64,))
+    x, labels, valid = torch.randn(256, 64), torch.randint(10, (256,)), torch.rand(256) < 0.8
 
     def step() -> torch.Tensor:
-        loss = functional.cross_entropy(net(x), labels)
+        loss = functional.cross_entropy(net(x, valid), labels[valid])
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()

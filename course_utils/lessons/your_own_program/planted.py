@@ -1,4 +1,4 @@
-"""What we planted in the lesson's programs: a switch, a wait for each file, and a loop over the rows of a batch."""
+"""What we planted in the lesson's programs: a switch, a wait for each file, and tokens picked one by one."""
 
 from __future__ import annotations
 
@@ -28,14 +28,15 @@ class Files(Dataset):
         return self.batches[index]
 
 
-class Encoder(nn.Module):
-    """Two layers; the first takes a batch row by row, or all of it."""
+class Tagger(nn.Module):
+    """Two layers; between them the valid tokens are picked, one by one or all at once."""
 
-    def __init__(self, row_by_row: bool) -> None:
+    def __init__(self, one_by_one: bool) -> None:
         super().__init__()
-        self.row_by_row = row_by_row
+        self.one_by_one = one_by_one
         self.layer, self.head = nn.Linear(64, 256), nn.Linear(256, 10)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        hidden = torch.stack([self.layer(row) for row in x]) if self.row_by_row else self.layer(x)
-        return self.head(hidden.relu())
+    def forward(self, x: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
+        h = self.layer(x).relu()
+        picked = torch.stack([h[i] for i in range(len(h)) if valid[i]]) if self.one_by_one else h[valid]
+        return self.head(picked)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -23,6 +24,7 @@ _SHOWN = 0.003  # of a step: a place with less has no line of its own
 _MOST_ROWS, _MOST_COLUMNS, _MOST_NAMES, _MOST_STEPS = 10, 4, 15, 12
 _NOTED, _LEAST_NOTED = 3, 0.05  # names in a note, and of the time that they take together
 _SUSPECT = 0.10  # of a step from which no change of the program follows: more is worth words
+_KNOWN = "Of what is known"
 _LATER = "Record later steps, with schedule(wait=5, warmup=3, active=8, repeat=1)."
 
 
@@ -52,10 +54,13 @@ def read_trace(source: str | Path | bytes, other: str | Path | bytes | None = No
         >>> print(read_trace(json.dumps({"traceEvents": [step, launch, kernel]}).encode()).card().words)
         Nothing stands out: the GPU computes for 98% of a step (1.00 ms).
     """
-    first = reading(read_events(source))
-    if other is None:
-        return TraceReport(first)
-    return TracePair(first, reading(read_events(other)))
+    try:
+        first = reading(read_events(source))
+        return TraceReport(first) if other is None else TracePair(first, reading(read_events(other)))
+    except TraceError:
+        raise
+    except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError) as error:  # a last resort
+        raise TraceError("The trace is damaged: values of its events make no sense. Export it again.") from error
 
 
 class TraceReport(Shown):
@@ -139,10 +144,13 @@ def _sentence(found: Reading, plan: Sequence[Advice]) -> list[str | Toned]:
     said, largest, why = _largest_part(found), _largest(found), _why(found, plan)
     if largest in why:
         said += f". {why[largest]}"
-        return [f"{said} Of what is known, change first: ", Toned(plan[0].change), "."] if plan else [said]
+        of = "Of the other steps" if largest in (on_gpu.START, on_gpu.COMPILING, on_cpu.COMPILING) else _KNOWN
+        return [f"{said} {of}, change first: ", Toned(plan[0].change), "."] if plan else [said]
+    most, product = _one_operators(found) if largest == on_gpu.COMPUTE else ("", True)
+    said += most
     if plan:
-        unknown = _unexplained(found, plan[0])
-        first = ". To change first: " if unknown is None else f"{unknown}. Of what is known, change first: "
+        unknown = _unexplained(found, plan[0]) if product else ""
+        first = ". To change first: " if unknown is None else f"{unknown}. {_KNOWN}, change first: "
         return [said + first, Toned(plan[0].change), "."]
     if found.cpu and found.cpu.for_gpu:
         return [f"{said}; what the GPU did is not in the file."]
@@ -150,12 +158,40 @@ def _sentence(found: Reading, plan: Sequence[Advice]) -> list[str | Toned]:
         return [f"{said}, as far as the file goes. What is missing may look like idle time, so there is no plan."]
     places = [place for place in _places(found) if place not in (on_gpu.COMPUTE, on_cpu.OPERATORS)]
     rest = max(places, key=lambda place: _share(found, place))
+    if not product and _share(found, rest) < _SUSPECT:
+        return [f"{said}; no change follows from that."]
     if _share(found, rest) < _SUSPECT:
         return [Toned("Nothing stands out"), f": {said[0].lower() if said.startswith('The') else said[0]}{said[1:]}."]
     if largest == on_cpu.PYTHON_CODE and (unknown := _unexplained(found)):
         return [f"{said}{unknown}."]
     most = f". Most of the rest is {rest} ({format_percent(_share(found, rest))})" if rest != largest else ""
     return [f"{said}{most}; no change follows from that."]
+
+
+def _one_operators(found: Reading) -> tuple[str, bool]:
+    """The kernel and the operator that most of the computing is of, if it is; and whether that is a matrix product."""
+    computed: Counter[tuple[str, str, str]] = sum((device.computed for device in found.devices), Counter())
+    operators: Counter[str] = Counter()
+    for (operator, _, _), lasts in computed.items():
+        operators[operator] += lasts  # type: ignore[assignment]
+    for operator, lasts in operators.most_common(1):
+        if not operator or lasts <= computed.total() / 2:
+            break
+        kernels: Counter[str] = Counter()
+        nodes: Counter[str] = Counter()
+        for (name, node, kernel), each in computed.items():
+            if name == operator:
+                kernels[kernel] += each  # type: ignore[assignment]
+                nodes[node] += each  # type: ignore[assignment]
+        ((kernel, most),), ((node, _),) = kernels.most_common(1), nodes.most_common(1)
+        of = f"{operator} ({node})" if node else operator
+        words = f"{format_percent(most / computed.total())} of the computing is {short_name(kernel)}, of {of}"
+        if most <= computed.total() / 2:
+            words = (
+                f"{format_percent(lasts / computed.total())} of the computing is {of}, most of it {short_name(kernel)}"
+            )
+        return f"; {words}", on_gpu.is_matrix_product(kernel)
+    return "", True
 
 
 def _largest(found: Reading) -> str:
@@ -183,7 +219,7 @@ def _largest_part(found: Reading) -> str:
 def _why(found: Reading, plan: Sequence[Advice]) -> dict[str, str]:
     """Sentences on places from which no change of the program follows, where they take much."""
     anew = on_cpu.COMPILING if found.cpu else on_gpu.COMPILING
-    later = f" {_LATER}" if found.parts[0].steps.marked else ""  # else how to record is said anyway
+    later = f" {_LATER}" if found.parts[0].steps.marked else " Record later steps."  # how is said anyway
     said = {
         on_gpu.QUEUED: "The next kernel had been launched by then: the GPU waited for another stream or another GPU, "
         "or kernels are missing from the file.",

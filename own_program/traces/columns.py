@@ -83,7 +83,7 @@ class Reading:
         return sum(len(part.steps.kinds) for part in self.parts) == 1
 
     def without_warm_up(self) -> Reading:
-        """It without the kinds of steps that are mostly first uses and compiling: no other share of them says a thing."""
+        """It without the kinds of steps that mostly warm up: no other share of those says a thing."""
         return replace(self, columns=[column for column in self.columns if not column.warms_up])
 
     @property
@@ -104,7 +104,8 @@ def reading(trace: Trace) -> Reading:
         device = part.device if isinstance(part, DeviceShares) else None
         before = f"GPU {device}, " if len(devices) > 1 else ""
         found.columns += [
-            Column(before + kind.name, kind, part.shares(kind.steps), device) for kind in part.steps.kinds
+            Column(before + kind.name, kind, [part.of[id(step)] for step in kind.steps], device)
+            for kind in part.steps.kinds
         ]
     return found
 

@@ -25,7 +25,6 @@ CPU_PLACES = (OPERATORS, COMMUNICATION, LOADING, OPTIMIZING, COMPILING, ELSEWHER
 # What of a step is told beside: it lies in the places above.
 SMALL = "small operators"
 OF_MODEL, OF_OWN = "small operators of the model, and Python between", "operators outside the model, and Python around"
-CPU_BESIDE = (SMALL, OF_MODEL, OF_OWN, DOUBLE, HIDDEN, ANOMALY)
 _SMALL_US = 20.0
 _SPECIAL = (
     (COMPILING, COMPILES),
@@ -53,10 +52,6 @@ class CpuShares:
     fused: bool = False  # whether one call updates all parameters already
     unseen: bool = False  # whether an optimizer is in the file, and no backward pass
     for_gpu: bool = False  # whether there was a device, which the recording left out
-
-    def shares(self, steps: Iterable[object]) -> list[StepShares]:
-        """Those of some steps."""
-        return [self.of[id(step)] for step in steps]
 
 
 def cpu_shares(trace: Trace, anomaly: AnomalyMode, origin: Origin) -> CpuShares:

@@ -10,7 +10,7 @@ from course_utils.show.advice import Advice
 from course_utils.show.cards import Bar, Card, Row, Shown, Toned, amount_axis
 from course_utils.show.formats import format_percent, format_seconds, listed, short_name
 from course_utils.show.tables import Column as TableColumn
-from course_utils.show.tables import Grid, Sheet
+from course_utils.show.tables import Grid
 from own_program.traces import cpu as on_cpu
 from own_program.traces import shares as on_gpu
 from own_program.traces.columns import Amount, Column, Reading, reading, total
@@ -21,7 +21,7 @@ from own_program.traces.plan import COMPILE_ONCE, plan_of
 __all__ = ["TraceError", "TraceReport", "read_trace"]
 
 _SHOWN = 0.003  # of a step: a place with less has no line of its own
-_MOST_ROWS, _MOST_COLUMNS, _MOST_NAMES, _MOST_STEPS = 10, 4, 15, 12
+_MOST_ROWS, _MOST_COLUMNS = 10, 4
 _NOTED, _LEAST_NOTED = 3, 0.05  # names in a note, and of the time that they take together
 _SUSPECT = 0.10  # of a step from which no change of the program follows: more is worth words
 _KNOWN = "Of what is known"
@@ -89,7 +89,6 @@ class TraceReport(Shown):
             warning=_warning(found, self.plan),
             notes=tuple(_notes(found, self.plan)),
             provenance=_provenance(found),
-            numbers=_numbers(found),
         )
 
 
@@ -337,35 +336,3 @@ def _provenance(found: Reading) -> str:
     gpu = next((gpu.name for gpu in trace.gpus.values() if gpu.name), "")
     parts = [trace.name, trace.rank, gpu, f"{sum(map(len, trace.events.values())):,} events"]
     return ", ".join(filter(None, parts)) + ". " + found.parts[0].steps.basis + "."
-
-
-def _numbers(found: Reading) -> Sheet:
-    grids = []
-    for column in found.columns:
-        beside = on_cpu.CPU_BESIDE if found.cpu else on_gpu.BESIDE
-        names = [name for name in (*_places(found), *beside) if column.mean(_amount(name))]
-        cells = [TableColumn("", (*names, "the step"), numeric=False)]
-        for step, shares in list(zip(column.kind.steps, column.shares, strict=True))[:_MOST_STEPS]:
-            values = [*map(shares.get, names), shares.lasts]
-            head = "all" if column.whole else str(step.number)
-            cells.append(TableColumn(head, tuple(format_seconds(us / 1e6) for us in values)))
-        grids.append(Grid(f"{column.name[0].upper()}{column.name[1:]}, step by step", tuple(cells)))
-    for part in found.parts:
-        who = f", GPU {part.device}" if isinstance(part, on_gpu.DeviceShares) and len(found.devices) > 1 else ""
-        ran = list(on_gpu.by_name([*part.of.values()]).items())[:_MOST_NAMES]
-        named = TableColumn("", tuple(short_name(name) for name, _ in ran), numeric=False)
-        often = TableColumn(_each(found), tuple(f"{_often(count)}×" for _, (count, _) in ran))
-        times = TableColumn("time", tuple(format_seconds(lasts / 1e6) for _, (_, lasts) in ran))
-        grids += [Grid(f"What ran, by name{who}", (named, often, times))] if ran else []
-    return Sheet(tuple(grids), fine_print=(_FINE_PRINT_CPU if found.cpu else _FINE_PRINT,))
-
-
-_FINE_PRINT = (
-    "Every moment of a step has one place: computing before copies on the GPU, then communication, then other copies; "
-    "where nothing runs, why not is told by what the CPU did before it launched the next kernel. What is told beside, "
-    "such as hidden communication, lies in these places."
-)
-_FINE_PRINT_CPU = (
-    "Every moment of a step has one place: that of the innermost event on the step's thread; where there is none, "
-    "that of what another thread does."
-)

@@ -112,22 +112,18 @@ class StepShares:
 
 
 def by_name(steps: Sequence[StepShares], *places: str) -> dict[str, tuple[float, float]]:
-    """What ran, by its short name: how often a step, and for how many microseconds a step; what took most comes first.
-
-    Args:
-        steps: those to average over.
-        places: which places count; all, if none is named.
+    """What ran in some places: by its short name how often a step, and for how many microseconds; the most comes first.
 
     Example:
         >>> step = StepShares(10.0, {}, {})
         >>> step.ran["computing", "void gemm<float>()"] = [2, 8.0]
-        >>> by_name([step, step])
+        >>> by_name([step, step], "computing")
         {'gemm': (2.0, 8.0)}
     """
     found: dict[str, list[float]] = defaultdict(lambda: [0, 0.0])
     for step in steps:
         for (place, name), (count, lasts) in step.ran.items():
-            if not places or place in places:
+            if place in places:
                 found[short_name(name)][0] += count
                 found[short_name(name)][1] += lasts
     ranked = sorted(found.items(), key=lambda each: -each[1][1])
@@ -154,10 +150,6 @@ class DeviceShares:
     silent: dict[tuple[object, bool], Spans] = field(default_factory=lambda: defaultdict(list))
     copied: Counter[tuple[str, str]] = field(default_factory=Counter)  # copies on the GPU, by operator and line
     first_uses: list[Event] = field(default_factory=list)
-
-    def shares(self, steps: Iterable[object]) -> list[StepShares]:
-        """Those of some steps."""
-        return [self.of[id(step)] for step in steps]
 
 
 def devices_of(trace: Trace) -> list[int]:
@@ -413,7 +405,7 @@ def _classes(work: Sequence[Event], host: _Host) -> dict[str, Spans]:
 
 @functools.lru_cache(4096)
 def _precision(name: str) -> str:
-    """`FP32` or `TF32` for the kernel of a matrix product or a convolution in single precision; empty for others."""
+    """`FP32` or `TF32` for a matrix product or a convolution in single precision; empty for other kernels."""
     if not _is(_GEMM, name) or name.startswith("triton_"):
         return ""
     if _TF32.search(name):

@@ -148,14 +148,6 @@ def test_events_without_a_time_are_counted_and_numbers_in_quotes_are_read():
     assert len(trace.events[KERNEL]) == 13
 
 
-def test_odd_arguments_do_no_harm():
-    made = busy_steps()
-    for place, event in enumerate(made.events):
-        event["args"] = [None, [], "x", {"device": [], "stream": {}, "correlation": {}}, {"device": True}][place % 5]
-        event["tid"] = {"a": 1}
-    repr(read_trace(made.json()))
-
-
 def test_the_header_may_stand_after_the_events_and_a_list_of_events_is_a_trace():
     made = busy_steps()
     info = {"deviceProperties": [{"id": 0}, {"id": 1}], "distributedInfo": {"rank": 1, "world_size": 2}}

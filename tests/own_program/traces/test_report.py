@@ -22,7 +22,6 @@ from own_program.traces import shares as places
 from own_program.traces.cpu import COMMUNICATION, COMPILING
 from own_program.traces.report import TraceError, TraceReport, read_trace
 from tests.own_program.traces.made_up import (
-    ALL_GATHER,
     ALL_REDUCE,
     GEMM,
     NODE,
@@ -103,17 +102,6 @@ def test_late_launches_are_the_gpus_wait_for_the_host():
     assert "with_stack=True tells" in advice.because  # nothing shows whose launches these are
 
 
-def test_moments_between_short_kernels_are_advice_and_no_riddle():
-    made = busy_steps(count=4, parts=200)
-    for event in made.events:
-        if event.get("cat") == "kernel":
-            event["dur"] *= 0.6
-    report = read(made)
-    assert only(report).saves == pytest.approx(0.4, abs=0.01)
-    assert "fewer kernels" in only(report).change
-    assert report.card().warning == ""
-
-
 def test_what_holds_the_gpu_up_before_a_launch():
     made = dry(500)
     for number in range(3):
@@ -182,7 +170,7 @@ def test_a_synchronisation_is_named_with_its_operator_and_line():
     assert advice.saves == pytest.approx(0.2, abs=0.01)
 
 
-@pytest.mark.parametrize(("waits", "runs_dry"), [(800, 0.18), (30, 0.03), (0, 0)])
+@pytest.mark.parametrize(("waits", "runs_dry"), [(700, 0.18), (30, 0.03), (0, 0)])
 def test_launches_that_are_late_since_the_cpu_had_waited_are_the_synchronisations(waits: float, runs_dry: float):
     """A mask waits for the GPU, and small kernels follow, for which the CPU would have been early without it."""
     made = MadeUp()
@@ -237,31 +225,15 @@ def test_the_operator_of_most_of_the_computing_is_named(kernel: str, lasts: floa
 
 
 @pytest.mark.parametrize(
-    ("kernel", "lesson", "word"),
-    [
-        (ALL_REDUCE, "ddp", "all_reduce"),
-        (ALL_GATHER, "fsdp", "all_gather"),
-        ("ncclKernel_ReduceScatter_RING_LL_Sum_half(ncclWorkElem)", "fsdp", "reduce_scatter"),
-    ],
-)
-def test_communication_that_nothing_hides(kernel: str, lesson: str, word: str):
-    made = MadeUp()
-    for number in range(3):
-        start = 1000 * number
-        made.step(number, start, 1000)
-        made.work(GEMM, start + 1000, 800, launched=start + 5)
-        made.work(kernel, start + 1500, 500, launched=start + 6, stream=20)
-    report = read(made)
-    advice = only(report)
-    assert share(report, places.SENDS) == pytest.approx(0.2)
-    assert share(report, places.HIDDEN) == pytest.approx(0.3)
-    assert (advice.lesson, advice.saving) == (lesson, "at most 20% of a step")
-    assert advice.because.startswith(f"Communication ({word}) ran")
-
-
-@pytest.mark.parametrize(
     ("computes", "sends", "beside", "saves"),
-    [(200, 800, 0, 0.2), (400, 600, 0, 0.4), (600, 400, 0, 0.4), (300, 800, 100, 0.2), (1000, 500, 500, None)],
+    [
+        (800, 500, 300, 0.2),
+        (200, 800, 0, 0.2),
+        (400, 600, 0, 0.4),
+        (600, 400, 0, 0.4),
+        (300, 800, 100, 0.2),
+        (1000, 500, 500, None),
+    ],
 )
 def test_no_more_communication_can_be_hidden_than_there_is_to_hide_it_behind(
     computes: float, sends: float, beside: float, saves: float | None
@@ -499,16 +471,6 @@ def test_the_start_of_a_program_is_no_late_launch():
     assert "schedule(" in report.card().warning
 
 
-def test_without_steps_late_launches_of_known_kernels_still_count():
-    made = MadeUp()
-    for place in range(50):
-        made.work(GEMM, 100 * place + 60, 40, launched=100 * place + 55)
-    advice = only(read(made))
-    assert advice.lesson == "torch_compile"
-    assert advice.saving.endswith("of the recording")
-    assert advice.saves == pytest.approx(0.6, abs=0.02)
-
-
 def test_an_idle_gpu_whose_kernel_was_launched_gives_no_advice_but_a_warning():
     made = MadeUp()
     for number in range(3):
@@ -574,18 +536,13 @@ def test_what_is_mostly_a_first_use_gets_no_plan(call: str, inside: float, marke
 
 
 def test_a_first_use_in_one_kind_of_steps_leaves_the_plan_to_the_others():
-    made, later = one_long_launch(3, (1,)), one_long_launch(4, ())
-    end = max(event["ts"] + event["dur"] for event in made.events if "ts" in event)
-    for number, event in enumerate(event for event in later.events if "ts" in event):
-        event["ts"] += end - later.zero
-        if event["name"].startswith("ProfilerStep"):
-            event["name"] = f"ProfilerStep#{number + 10}"
-        event["name"] = event["name"].replace("aten::mm", "aten::add").replace(GEMM, "other")
-        event["args"] = {key: value + 1000 * (key == "correlation") for key, value in event["args"].items()}
-        made.events.append(event)
+    made = one_long_launch(8, (1,))
+    (fifth,) = (event["ts"] for event in made.events if event["name"] == "ProfilerStep#5")
+    for event in made.events:
+        event["name"] = event["name"].replace(GEMM, "other" if event.get("ts", 0) >= fifth else GEMM)
     report = read(made)
     assert only(report).change.startswith("launch less")
-    assert "steps 1 to 3" not in only(report).saving
+    assert only(report).saving.endswith("of steps 5 to 8")
     assert " Of the other steps, change first: launch less" in report.card().words
 
 
@@ -845,36 +802,7 @@ def test_an_optimizer_of_many_operators_on_a_cpu(fused: bool):
     assert [advice.lesson for advice in report.plan] == ([] if fused else ["torch_compile"])
 
 
-def test_a_healthy_cpu_gets_no_advice():
-    made = MadeUp()
-    for number in range(3):
-        made.step(number, 1000 * number, 1000)
-        made.op("aten::linear", 1000 * number + 5, 990)
-        made.op("aten::addmm", 1000 * number + 10, 980)
-    report = read(made)
-    assert report.plan == ()
-    assert report.card().words.startswith("Nothing stands out: the largest part of a step (1.00 ms) is operators")
-
-
 # What takes most, by name
-
-
-@pytest.mark.parametrize(
-    ("name", "header", "gpu"),
-    [
-        ("aten::cudnn_is_acceptable", CPU_ONLY, False),  # as the CPU's recurrent layers ask
-        ("to cuda", CPU_ONLY, False),  # a label of the user's
-        ("aten::add", CPU_ONLY, False),
-        ("aten::add", WITH_GPU, True),
-        ("nccl:all_to_all", CPU_ONLY, True),
-    ],
-)
-def test_a_gpu_without_its_side_is_told_by_devices_and_not_by_names(name: str, header: dict[str, Any], gpu: bool):
-    made = cpu_trace(loads=4000)
-    (made.mark if ":a" not in name or "nccl" in name else made.op)(name, 100, 10)
-    report = read(made, **header)
-    assert bool(report.plan) != gpu
-    assert ("There was a GPU" in report.card().warning) == gpu
 
 
 def test_the_kernels_that_take_most_are_named_without_copies_and_communication():
@@ -1081,21 +1009,6 @@ def test_after_a_synchronisation_a_slow_host_is_told_from_one_that_only_waited(s
     if slow > 1000:
         assert ("most of that time in data.py(8): augment, made" in advice.because) == stacks
         assert ("Record with with_stack=True" in advice.because) == (not stacks)
-
-
-def test_what_follows_a_synchronisation_is_its_own_across_the_end_of_the_step():
-    made = MadeUp()
-    for number in range(5):
-        start = 1000.0 * number
-        made.step(number, start, 1000)
-        for kernel in range(9):
-            made.work(GEMM, start + 50 + 100 * kernel, 100, launched=start + 45 + kernel)
-        made.op("aten::item", start + 60, 895)
-        made.event("cuda_runtime", "cudaStreamSynchronize", start + 61, 890)
-    report = read(made)
-    advice = only(report)
-    assert advice.lesson == "host_device_syncs"
-    assert advice.saves == pytest.approx(0.09, abs=0.011)  # what precedes the first step has no cause
 
 
 def test_time_between_two_recordings_belongs_to_no_step():

@@ -22,7 +22,7 @@ from own_program.traces.text import HOW, RawTrace, TraceError, printable
 
 __all__ = ["HOW", "Event", "Trace", "TraceError", "read_events"]
 
-_MOST_ELEMENTS = 1 << 48  # of a tensor along one dimension
+_MOST_ELEMENTS, _MOST_DEVICES = 1 << 48, 1 << 32  # along one dimension of a tensor; more are damage
 _LATEST_US = 1e18  # no clock counts that far: 30,000 years
 
 # What an event is to us, by the category that a version of torch gave it.
@@ -178,7 +178,7 @@ def _read(raw: RawTrace) -> Trace:
                 _add_inputs(found, args, once)
             elif kind in _ON_DEVICE:
                 device = args.get("device", event.get("pid") if category else None)
-                found.device = device if type(device) is int else 0
+                found.device = device if type(device) is int and abs(device) < _MOST_DEVICES else 0
                 found.stream = _plain(args.get("stream", args.get("Stream Id", event.get("tid"))))
                 found.collective = sys.intern(printable(str(args.get("Collective name") or "")))
     if not any(kept[kind] for kind in range(OVERHEAD)):

@@ -84,13 +84,11 @@ def plan_of(reading: Reading) -> tuple[Advice, ...]:
     if reading.anomaly.checks:  # it slows more than a trace shows, so that all else looks different without it
         found = _advice(reading, _anomaly(reading))
         return (replace(found, of=f"{found.of}, {_of_anomaly(reading)} alone"),) if found else ()
-    anew, steady = _compiles_anew(reading), reading.without_warm_up()
-    found = [_advice(reading, entry) for entry in anew]
+    entries, steady = [(reading, entry) for entry in _compiles_anew(reading)], reading.without_warm_up()
     if steady.columns:
-        entries = _on_cpu(steady) if reading.cpu else _on_gpu(steady)
-        entries.sort(key=lambda entry: -total(steady.columns, entry.saves))
-        found += [_advice(steady, entry) for entry in entries]
-    return tuple(filter(None, found))[:_MOST_ENTRIES]
+        entries += [(steady, entry) for entry in (_on_cpu(steady) if reading.cpu else _on_gpu(steady))]
+    entries.sort(key=lambda each: -total(each[0].columns, each[1].saves))
+    return tuple(filter(None, (_advice(*each) for each in entries)))[:_MOST_ENTRIES]
 
 
 def _advice(reading: Reading, entry: _Entry) -> Advice | None:

@@ -51,12 +51,13 @@ COLLECTIVES = {
     "broadcast": re.compile(r"broadcast", re.IGNORECASE),
     "send and receive": re.compile(r"send|recv", re.IGNORECASE),
 }
+_REGISTERED = re.compile(r"\w+::\w+")  # an operator of another library's
 _SENDER = re.compile(r"(nccl|rccl|xccl|hccl|ucc):|c10d::|_c10d_functional::")
-_GEMM = re.compile(r"gemm|gemv|nvjet|_wgrad|_dgrad|_fprop|scudnn|convolve|conv2d|winograd|cijk_|xmma", re.IGNORECASE)
+_GEMM = re.compile(r"gemm|gemv|nvjet|wgrad|dgrad|fprop|scudnn|convolve|conv2d|winograd|cijk_|xmma", re.IGNORECASE)
 _TF32 = re.compile(r"tf32|xf32|_XS_|_S_MX_B_", re.IGNORECASE)
 _MAYBE_TF32 = re.compile(r"s1688", re.IGNORECASE)  # TF32 where the name has no other type: fp16 on Turing, say
 _HALF = re.compile(
-    r"bf16|float16|fp?16|h884|h1688|16816|hgemm|hcudnn|half|fp8|e[45]m[23]|_HB_|_HHS_|_BBS_|_BB_|_HH_|i8|int8|f64|dgemm"
+    r"bf16|float16|fp?16|h884|h1688|16816|hgemm|hcudnn|half|fp8|e[45]m[23]|cijk_a\w{3}_b\w{3}_[hbfi]|i8|int8|f64|dgemm"
     r"|double",
     re.IGNORECASE,
 )
@@ -459,7 +460,8 @@ def _count(found: DeviceShares, work: Sequence[Event], host: _Host, own_work: Sp
         if place == COMPUTE:
             names = host.asked(event)
             node = next((name.removeprefix(NODE) for name in names if name.startswith(NODE)), "")
-            found.computed[_operator(names), node, event.name] += event.end - event.start  # type: ignore[assignment]
+            operator = _operator(names) or next(filter(_REGISTERED.fullmatch, names), "")
+            found.computed[operator, node, event.name] += event.end - event.start  # type: ignore[assignment]
         if place == WITHIN:
             asked = _operator(host.asked(event)), host.frames.innermost(call)
             found.copied[asked] += event.end - event.start  # type: ignore[assignment]

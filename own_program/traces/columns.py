@@ -33,6 +33,11 @@ class Column:
         return sum(each.lasts for each in self.shares)
 
     @property
+    def each(self) -> float:
+        """Microseconds of a step."""
+        return self.lasts / len(self.shares)
+
+    @property
     def whole(self) -> bool:
         """Whether it is a whole recording, without steps."""
         return self.kind.steps[0].number is None

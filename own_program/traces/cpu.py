@@ -13,7 +13,7 @@ from math import inf
 from own_program.traces.anomaly import AnomalyMode, begins_in
 from own_program.traces.events import HOW, MARK, OP, PYTHON, Event, Trace, TraceError
 from own_program.traces.intervals import Span, Spans, clip, common, length, union, without
-from own_program.traces.names import is_own_code
+from own_program.traces.names import LOADS, is_own_code
 from own_program.traces.origin import Origin
 from own_program.traces.shares import ANOMALY, COMPILES, DOUBLE, HIDDEN, StepShares
 from own_program.traces.steps import Steps, cpu_steps, marked_steps
@@ -28,7 +28,7 @@ OF_MODEL, OF_OWN = "small operators of the model, and Python between", "operator
 _SMALL_US = 20.0
 _SPECIAL = (
     (COMPILING, COMPILES),
-    (LOADING, re.compile(r"enumerate\(DataLoader")),
+    (LOADING, LOADS),
     (OPTIMIZING, re.compile(r"Optimizer\.(step|zero_grad)")),
     (COMMUNICATION, re.compile(r"(nccl|gloo|mpi|ucc|xccl|hccl):|c10d::|_c10d_functional")),
 )

@@ -1,7 +1,6 @@
 """The events of a trace: what ran when, of what kind, and what ties them.
 
-HolisticTraceAnalysis and Perfetto's processor answer some of the same questions. They need pandas or a native program,
-so neither runs inside a page, and the former refuses some traces that lack a field it counts on.
+HolisticTraceAnalysis and Perfetto's processor need pandas or a native program, so neither runs inside a page.
 """
 
 from __future__ import annotations

@@ -173,24 +173,15 @@ def _one_operators(found: Reading) -> tuple[str, bool]:
     operators: Counter[str] = Counter()
     for (operator, _, _), lasts in computed.items():
         operators[operator] += lasts  # type: ignore[assignment]
-    for operator, lasts in operators.most_common(1):
-        if not operator or lasts <= computed.total() / 2:
-            break
-        kernels: Counter[str] = Counter()
-        nodes: Counter[str] = Counter()
-        for (name, node, kernel), each in computed.items():
-            if name == operator:
-                kernels[kernel] += each  # type: ignore[assignment]
-                nodes[node] += each  # type: ignore[assignment]
-        ((kernel, most),), ((node, _),) = kernels.most_common(1), nodes.most_common(1)
-        of = f"{operator} ({node})" if node else operator
-        words = f"{format_percent(most / computed.total())} of the computing is {short_name(kernel)}, of {of}"
-        if most <= computed.total() / 2:
-            words = (
-                f"{format_percent(lasts / computed.total())} of the computing is {of}, most of it {short_name(kernel)}"
-            )
-        return f"; {words}", on_gpu.is_matrix_product(kernel)
-    return "", True
+    operator, lasts = next(iter(operators.most_common(1)), ("", 0.0))
+    if not operator or lasts <= computed.total() / 2:
+        return "", True
+    most, (_, node, kernel) = max((each, key) for key, each in computed.items() if key[0] == operator)
+    of, name = f"{operator} ({node})" if node else operator, short_name(kernel)
+    words = f"{of}, the largest part of it {name}"
+    if most > computed.total() / 2:
+        words, lasts = f"{name}, of {of}", most
+    return f"; {format_percent(lasts / computed.total())} of the computing is {words}", on_gpu.is_matrix_product(kernel)
 
 
 def _largest(found: Reading) -> str:
@@ -201,7 +192,7 @@ def _largest_part(found: Reading) -> str:
     """The largest part of the steps, and how much of them a GPU computes."""
     largest, computes = [], []
     for column in sorted(found.columns, key=lambda column: -column.lasts)[:3]:
-        lasts = format_seconds(column.mean(lambda shares: shares.lasts) / 1e6)
+        lasts = format_seconds(column.each / 1e6)
         of = f"{'a step' if len(found.columns) == 1 and not column.whole else column.name} ({lasts})"
         place = max(_places(found), key=lambda place: column.share(_amount(place)))
         largest.append((place, f"of {of} is {place} ({format_percent(column.share(_amount(place)))})"))
@@ -302,7 +293,7 @@ def _often(count: float) -> str:
 
 
 def _notes(found: Reading, plan: Sequence[Advice]) -> list[str]:
-    notes, stacks = _most(found), bool(found.trace.events[PYTHON])
+    notes = _most(found)
     if len(plan) > 1:
         notes.append("The savings overlap, so they do not add up: mend one, record again, read again.")
     for part in found.parts:
@@ -321,13 +312,11 @@ def _notes(found: Reading, plan: Sequence[Advice]) -> list[str]:
             f"In {format_percent(python)} of the time nothing was recorded: Python's own work{unseen}. "
             f"{more[0].upper()}{more[1:]}."
         )
-    if stacks:
+    if found.trace.events[PYTHON]:
         notes.append(
             "It was recorded with stacks, which make Python slower: without them a step is shorter, and Python's part "
             "is at most what is told here."
         )
-    elif found.cpu and not found.trace.cut and python >= _SUSPECT:
-        notes.append("Stacks make Python slower: take times from a recording without them, such as this one.")
     return notes
 
 

@@ -16,7 +16,7 @@ from course_utils.show.formats import short_name
 from own_program.traces.anomaly import AnomalyMode
 from own_program.traces.events import CALL, COPY, DEVICE, KERNEL, MARK, OP, OVERHEAD, PYTHON, SET, Event, Trace
 from own_program.traces.intervals import Span, Spans, clip, common, gaps, length, union, without
-from own_program.traces.names import is_communication, is_own_code
+from own_program.traces.names import LOADS, is_communication, is_own_code
 from own_program.traces.origin import NODE, Origin
 from own_program.traces.steps import Steps, device_steps, marked_steps
 
@@ -90,7 +90,6 @@ _LOADS_CODE = re.compile(
 COMPILES = re.compile(
     r".*\(dynamo_timed\)$|entire_(frame|backward)_compile$|.*triton[\\/]compiler[\\/]compiler\.py\(\d+\): compile$"
 )
-_LOADING = re.compile(r"enumerate\(DataLoader")
 _LAUNCHES = re.compile(r"launch|enqueue", re.IGNORECASE)
 _FIRST_USE_US, _FIRST_USE, _SIBLINGS = 1000.0, 20.0, 5  # at least; times as long as the median; of so many others
 _LATE_US = 1.0  # clocks of CPU and GPU agree to about that
@@ -224,7 +223,7 @@ class _Host:
         named = [event for kind in (MARK, OP, PYTHON) for event in trace.events[kind]]
         self._whys = [
             (COMPILING, union(event.span for event in named if _is(COMPILES, event.name))),
-            (DATA, union(event.span for event in named if _LOADING.match(event.name))),
+            (DATA, union(event.span for event in named if LOADS.match(event.name))),
             (PROFILER, union(event.span for event in trace.events[OVERHEAD])),
             (PAGEABLE, union(call.span for call in staging)),
             (ALLOC, union(call.span for call in calls if _ALLOCS.match(call.name))),

@@ -679,7 +679,6 @@ def test_pythons_time_is_a_note_and_no_advice():
     assert "In 50% of the time nothing was recorded" in notes
     assert "no backward pass is" in notes
     assert "Record with with_stack=True" in notes
-    assert "Stacks make Python slower: take times from a recording without them" in notes
     assert "It was recorded with stacks" not in notes
     assert "Nothing stands out" not in report.card().words
 

@@ -88,18 +88,15 @@ def dry(gap: float, count: int = 3, **fill: Any) -> MadeUp:
     return made
 
 
-def test_late_launches_are_the_gpus_wait_for_the_host():
-    made = MadeUp()
-    for number in range(4):
-        made.step(number, 1000 * number, 1000)
-        for kernel in range(10):
-            start = 1000 * number + 100 * kernel
-            made.work(GEMM, start + 40, 60, launched=start + 35)
-    advice = only(report := read(made))
-    assert share(report, places.LAUNCH) == pytest.approx(0.4)
-    assert (advice.lesson, advice.saving) == ("torch_compile", "at most 40% of a step")
-    assert "of 10 a step" in advice.because
-    assert "with_stack=True tells" in advice.because  # nothing shows whose launches these are
+def test_moments_between_short_kernels_are_advice_and_no_riddle():
+    made = busy_steps(count=4, parts=200)
+    for event in made.events:
+        if event.get("cat") == "kernel":
+            event["dur"] *= 0.6
+    report = read(made)
+    assert only(report).saves == pytest.approx(0.4, abs=0.01)
+    assert "fewer kernels" in only(report).change
+    assert report.card().warning == ""
 
 
 def test_what_holds_the_gpu_up_before_a_launch():
@@ -268,6 +265,7 @@ def test_where_nothing_could_hide_communication_less_is_to_be_sent():
         (("c10d::alltoall_base_", "nccl:coalesced"), "", "all_to_all"),
         (("my broadcast",), "", "send and receive, or all_to_all"),  # an annotation of the user's
         (("nccl:coalesced",), "recv", "send and receive"),
+        (("nccl:_all_gather_base",), "", "all_gather"),
     ],
 )
 def test_who_asked_for_a_kernel_says_which_collective_it_is(asked_by: tuple[str, ...], argument: str, word: str):
@@ -281,7 +279,9 @@ def test_who_asked_for_a_kernel_says_which_collective_it_is(asked_by: tuple[str,
         made.mark("nccl:broadcast", start + 10, 20, tid=2)
         made.work(SEND_RECV, start + 1500, 500, launched=start + 15, stream=20)
         made.events[-1]["args"]["Collective name"] = argument
-    assert only(read(made)).because.startswith(f"Communication ({word}) ran")
+    advice = only(read(made))
+    assert advice.because.startswith(f"Communication ({word}) ran")
+    assert advice.lesson == ("fsdp" if word == "all_gather" else "ddp")
 
 
 @pytest.mark.parametrize(
@@ -470,18 +470,6 @@ def test_the_start_of_a_program_is_no_late_launch():
     assert share(report, places.START) > 0.99
     assert "No step is marked" in report.card().warning
     assert "schedule(" in report.card().warning
-
-
-def test_an_idle_gpu_whose_kernel_was_launched_gives_no_advice_but_a_warning():
-    made = MadeUp()
-    for number in range(3):
-        made.step(number, 1000 * number, 1000)
-        made.work(GEMM, 1000 * number + 1000, 300, launched=1000 * number + 1)
-        made.work(GEMM, 1000 * number + 1700, 300, launched=1000 * number + 2)
-    report = read(made)
-    assert report.plan == ()
-    assert share(report, places.QUEUED) == pytest.approx(0.4)
-    assert "kernels are missing" in report.card().warning
 
 
 def test_the_largest_part_is_told_first_and_why_or_that_nobody_knows():
@@ -690,12 +678,7 @@ UNKNOWN = "Record with with_stack=True to see where. Of what is known, change fi
     ("loads", "python", "stack", "words"),
     [
         (800, 7800, "", f"is Python, or nothing recorded (78%). {UNKNOWN}"),
-        (
-            800,
-            7800,
-            "g.py(23): slow",
-            "nothing recorded (78%), most of it in g.py(23): slow. Of what is known, change ",
-        ),
+        (800, 7800, "g.py(23): slow", "recorded (78%), most of it in g.py(23): slow. Of what is known, change "),
         (800, 7800, "torch/a.py(23): slow", "is Python, or nothing recorded (78%). Of what is known, change first: "),
         (800, 4000, "", f"is operators (52%), and 40% is Python, or nothing recorded. {UNKNOWN}"),
         (800, 700, "", "is operators (85%). To change first: "),
@@ -821,8 +804,7 @@ def test_the_kernels_that_take_most_are_named_without_copies_and_communication()
     assert f"Of the kernels that compute: {GEMM} 75% (1 a step), {pointwise} 20% (2 a step), tiny 5% (1 a step)." in (
         read(made).card().notes
     )
-    idle = dry(900)
-    assert "Of the kernels" not in " ".join(read(idle).card().notes)
+    assert "Of the kernels" not in " ".join(read(dry(900)).card().notes)
 
 
 # Double precision

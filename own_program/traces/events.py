@@ -90,7 +90,8 @@ class Trace:
         """Which rank of how many it is, in words; empty where the trace does not say."""
         info = self.header.get("distributedInfo")
         rank, world = (info.get(key) if isinstance(info, dict) else None for key in ("rank", "world_size"))
-        return f"rank {rank} of {world}" if isinstance(rank, int) and isinstance(world, int) and world > 1 else ""
+        known = isinstance(rank, int) and isinstance(world, int) and 1 < world < _MOST_DEVICES and abs(rank) < world
+        return f"rank {rank} of {world}" if known else ""
 
     @functools.cached_property
     def gpus(self) -> dict[int, Gpu]:
@@ -165,7 +166,13 @@ def _read(raw: RawTrace) -> Trace:
             if not (abs(start) < _LATEST_US and 0 <= lasts < _LATEST_US):  # nor are these true of a NaN
                 timeless += 1
                 continue
-            found = Event(kind, sys.intern(printable(name)), start, start + lasts, _plain(event.get("tid")))
+            found = Event(
+                kind,
+                sys.intern(name if name.isascii() else printable(name)),
+                start,
+                start + lasts,
+                _plain(event.get("tid")),
+            )
             kept[kind].append(found)
             if kind == PYTHON:
                 continue
@@ -250,7 +257,7 @@ def _add_inputs(found: Event, args: dict[str, Any], once: dict[Any, Any]) -> Non
 
 def _frozen(value: Any, deep: int = 2) -> Any:
     if type(value) is list and deep:
-        return tuple(_frozen(each, deep - 1) for each in value)
+        return tuple([_frozen(each, deep - 1) for each in value])
     return value if type(value) is int and 0 <= value < _MOST_ELEMENTS else ()
 
 

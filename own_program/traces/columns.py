@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from course_utils.show.formats import format_seconds
 from own_program.traces.anomaly import AnomalyMode, anomaly_mode
+from own_program.traces.cpu import COMPILING as CPU_COMPILING
 from own_program.traces.cpu import CpuShares, cpu_shares
-from own_program.traces.events import MARK, Trace
+from own_program.traces.events import MARK, Trace, without_collecting
 from own_program.traces.loading import Loading, loading_of
 from own_program.traces.origin import Origin, origin_of
-from own_program.traces.shares import DeviceShares, StepShares, device_shares, devices_of
+from own_program.traces.shares import COMPILING, START, DeviceShares, StepShares, device_shares, devices_of
 from own_program.traces.steps import Kind, marked_steps
 
 Amount = Callable[[StepShares], float]
@@ -32,9 +33,22 @@ class Column:
         return sum(each.lasts for each in self.shares)
 
     @property
+    def each(self) -> float:
+        """Microseconds of a step."""
+        return self.lasts / len(self.shares)
+
+    @property
     def whole(self) -> bool:
         """Whether it is a whole recording, without steps."""
         return self.kind.steps[0].number is None
+
+    @property
+    def warms_up(self) -> bool:
+        """Whether first uses and compiling are the largest part."""
+        warm = (START, COMPILING, CPU_COMPILING)
+        rest = {place for shares in self.shares for place in shares.places if place not in warm}
+        most = max(self.share(lambda shares, place=place: shares.get(place)) for place in rest)
+        return self.share(lambda shares: sum(map(shares.get, warm))) > most
 
     def mean(self, amount: Amount) -> float:
         """Microseconds a step."""
@@ -69,11 +83,21 @@ class Reading:
         return self.devices or [self.cpu]  # type: ignore[list-item]
 
     @property
+    def one_kind(self) -> bool:
+        """Whether there is one kind of steps, on one device."""
+        return sum(len(part.steps.kinds) for part in self.parts) == 1
+
+    def without_warm_up(self) -> Reading:
+        """It without the kinds of steps that mostly warm up: no other share of those says a thing."""
+        return replace(self, columns=[column for column in self.columns if not column.warms_up])
+
+    @property
     def marks(self) -> int:
         """How many steps the profiler marked, also those that are left out."""
         return len(marked_steps(self.trace.events[MARK]))
 
 
+@without_collecting()
 def reading(trace: Trace) -> Reading:
     """Read a trace's devices, or its CPU."""
     anomaly, origin = anomaly_mode(trace), origin_of(trace)
@@ -85,7 +109,8 @@ def reading(trace: Trace) -> Reading:
         device = part.device if isinstance(part, DeviceShares) else None
         before = f"GPU {device}, " if len(devices) > 1 else ""
         found.columns += [
-            Column(before + kind.name, kind, part.shares(kind.steps), device) for kind in part.steps.kinds
+            Column(before + kind.name, kind, [part.of[id(step)] for step in kind.steps], device)
+            for kind in part.steps.kinds
         ]
     return found
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from math import inf
 
 from own_program.traces.anomaly import AnomalyMode, begins_in
 from own_program.traces.events import HOW, MARK, OP, PYTHON, Event, Trace, TraceError
 from own_program.traces.intervals import Span, Spans, clip, common, length, union, without
-from own_program.traces.names import is_own_code
+from own_program.traces.names import LOADS, is_own_code
 from own_program.traces.origin import Origin
 from own_program.traces.shares import ANOMALY, COMPILES, DOUBLE, HIDDEN, StepShares
 from own_program.traces.steps import Steps, cpu_steps, marked_steps
@@ -23,15 +25,17 @@ CPU_PLACES = (OPERATORS, COMMUNICATION, LOADING, OPTIMIZING, COMPILING, ELSEWHER
 # What of a step is told beside: it lies in the places above.
 SMALL = "small operators"
 OF_MODEL, OF_OWN = "small operators of the model, and Python between", "operators outside the model, and Python around"
-CPU_BESIDE = (SMALL, OF_MODEL, OF_OWN, DOUBLE, HIDDEN, ANOMALY)
 _SMALL_US = 20.0
 _SPECIAL = (
     (COMPILING, COMPILES),
-    (LOADING, re.compile(r"enumerate\(DataLoader")),
+    (LOADING, LOADS),
     (OPTIMIZING, re.compile(r"Optimizer\.(step|zero_grad)")),
     (COMMUNICATION, re.compile(r"(nccl|gloo|mpi|ucc|xccl|hccl):|c10d::|_c10d_functional")),
 )
+_KEPT = {place for place, _ in _SPECIAL}  # whatever runs inside them
 _BACKWARD = re.compile(r"\w+Backward\w*$")
+
+_Piece = tuple[float, float, str, Event]  # from when to when one event was the innermost of its thread, and its place
 
 
 @dataclass
@@ -48,19 +52,6 @@ class CpuShares:
     fused: bool = False  # whether one call updates all parameters already
     unseen: bool = False  # whether an optimizer is in the file, and no backward pass
     for_gpu: bool = False  # whether there was a device, which the recording left out
-
-    def shares(self, steps: Iterable[object]) -> list[StepShares]:
-        """Those of some steps."""
-        return [self.of[id(step)] for step in steps]
-
-
-@dataclass(slots=True)
-class _Piece:
-    """A stretch in which one event was the innermost of its thread."""
-
-    span: Span
-    place: str
-    event: Event
 
 
 def cpu_shares(trace: Trace, anomaly: AnomalyMode, origin: Origin) -> CpuShares:
@@ -83,22 +74,23 @@ def cpu_shares(trace: Trace, anomaly: AnomalyMode, origin: Origin) -> CpuShares:
     main = next((event.tid for event in trace.events[MARK] if marked_steps([event])), None)
     if main is None:
         main = max(threads, key=lambda tid: length(union(event.span for event in threads[tid])))
-    pieces = {tid: _pieces(own) for tid, own in threads.items()}
+    pieces = {tid: _pieces(sorted(own, key=lambda event: (event.start, -event.end))) for tid, own in threads.items()}
     own, everything = pieces[main], [piece for each in pieces.values() for piece in each]
-    others = [piece for tid, each in pieces.items() if tid != main for piece in each]
-    lanes = [(place, union(p.span for p in own if p.place == place)) for place in CPU_PLACES[:5]]
+    of_main, of_others = _by_place(own), _by_place(p for tid, each in pieces.items() if tid != main for p in each)
+    lanes = [(place, union(of_main[place])) for place in CPU_PLACES[:5]]
     # What computes comes first: communication beside it costs nothing.
-    lanes.append((ELSEWHERE, union(p.span for p in others if p.place in (OPERATORS, OPTIMIZING))))
-    lanes.append((COMMUNICATION, union(p.span for p in others if p.place == COMMUNICATION)))
+    lanes.append((ELSEWHERE, union(of_others[OPERATORS] + of_others[OPTIMIZING])))
+    lanes.append((COMMUNICATION, union(of_others[COMMUNICATION])))
     alone: dict[int, float] = defaultdict(float)
-    for piece in everything:
-        alone[id(piece.event)] += piece.span[1] - piece.span[0]
-    small = {id(p.event) for p in own if p.place == OPERATORS and alone[id(p.event)] < _SMALL_US}
+    for start, end, place, event in own:
+        if place == OPERATORS:
+            alone[id(event)] += end - start
+    small = {event for event, lasts in alone.items() if lasts < _SMALL_US}
     of_model, of_own = origin.model.get(main, []), origin.own.get(main, [])
-    sends = union(p.span for p in everything if p.place == COMMUNICATION)
+    sends = union(of_main[COMMUNICATION] + of_others[COMMUNICATION])
     classes = {
-        SMALL: union(p.span for p in own if id(p.event) in small),
-        DOUBLE: union(p.span for p in everything if p.event.double),
+        SMALL: union((start, end) for start, end, _, event in own if id(event) in small),
+        DOUBLE: union((start, end) for start, end, _, event in everything if event.double),
         OF_OWN: of_own,
         ANOMALY: union(span for spans in anomaly.spans.values() for span in spans),
     }
@@ -133,69 +125,76 @@ def own_functions(trace: Trace, tid: object, spans: Spans, begun_inside: bool = 
     own = [event for event in trace.events[PYTHON] if event.tid == tid and is_own_code(event.name)]
     if begun_inside:
         own = [event for event in own if begins_in(spans, event)]
-    for piece in _pieces(own):  # by themselves: they begin and end across annotations
-        found[piece.event.name] += length(clip(spans, piece.span))  # type: ignore[assignment]
+    first = 0  # of the spans that a piece can reach: both are sorted
+    for start, end, _, event in _pieces(own):  # by themselves: they begin and end across annotations
+        while first < len(spans) and spans[first][1] <= start:
+            first += 1
+        place = first
+        while place < len(spans) and spans[place][0] < end:
+            found[event.name] += min(end, spans[place][1]) - max(start, spans[place][0])  # type: ignore[assignment]
+            place += 1
     return found
 
 
-def _place(event: Event, outer: str) -> str:
-    if outer in (LOADING, OPTIMIZING, COMMUNICATION, COMPILING):
-        return outer
-    for place, pattern in _SPECIAL:
-        if pattern.match(event.name):
-            return place
-    return OPERATORS if event.kind == OP else PYTHON_CODE
+def _by_place(pieces: Iterable[_Piece]) -> dict[str, list[Span]]:
+    found: dict[str, list[Span]] = defaultdict(list)
+    for start, end, place, _ in pieces:
+        found[place].append((start, end))
+    return found
+
+
+@functools.lru_cache(1 << 14)
+def _place(kind: int, name: str) -> str:
+    special = next((place for place, pattern in _SPECIAL if pattern.match(name)), "")
+    return special or (OPERATORS if kind == OP else PYTHON_CODE)
 
 
 def _pieces(events: Sequence[Event]) -> list[_Piece]:
-    """A thread's time, each piece of it with the innermost event."""
+    """A thread's time, each piece of it with the innermost event; the events are sorted, outer ones first."""
     found: list[_Piece] = []
     open_: list[tuple[float, str, Event]] = []  # end, place, event
     at = 0.0
-
-    def go_to(until: float) -> None:
-        nonlocal at
-        while open_:
-            end, place, event = open_[-1]
-            stop = min(end, until)
-            if stop > at:
-                found.append(_Piece((at, stop), place, event))
-                at = stop
-            if end > until:
-                break
-            open_.pop()
-        at = max(at, until)
-
-    for event in sorted(events, key=lambda event: (event.start, -event.end)):
-        go_to(event.start)
-        outer = open_[-1][1] if open_ else ""
-        end = min(event.end, open_[-1][0]) if open_ else event.end
-        open_.append((end, _place(event, outer), event))
-    go_to(max((end for end, *_ in open_), default=at))
+    for event in (*events, None):
+        start = inf if event is None else event.start
+        while open_ and open_[-1][0] <= start:
+            end, place, inner = open_.pop()
+            if end > at:
+                found.append((at, end, place, inner))
+                at = end
+        if event is None:
+            break
+        end, place = event.end, ""
+        if open_:
+            outer_end, place, outer = open_[-1]
+            if start > at:
+                found.append((at, start, place, outer))
+            end = min(end, outer_end)
+        at = max(at, start)
+        open_.append((end, place if place in _KEPT else _place(event.kind, event.name), event))
     return found
 
 
 def _count(found: CpuShares, pieces: Sequence[_Piece], small: set[int], origin: Origin) -> None:
     steps = found.steps.all
-    starts = [step.span[0] for step in steps]
+    starts, ends = [step.span[0] for step in steps], [step.span[1] for step in steps]
+    rans = [found.of[id(step)].ran for step in steps]
     seen: set[int] = set()
-    for piece in pieces:
-        event, place = piece.event, bisect_left(starts, piece.span[1]) - 1
-        while (
-            place >= 0 and (lasts := min(piece.span[1], steps[place].span[1]) - max(piece.span[0], starts[place])) > 0
-        ):
+    for start, end, place, event in pieces:
+        step, name = bisect_left(starts, end) - 1, event.name
+        if event.kind == OP and (place in (OPTIMIZING, LOADING)):
+            name = f"{place}: {name}"
+        while step >= 0 and (lasts := min(end, ends[step]) - max(start, starts[step])) > 0:
             first = id(event) not in seen
             seen.add(id(event))
-            if piece.place == COMMUNICATION:
+            if place == COMMUNICATION:
                 found.collectives[event.name] += lasts  # type: ignore[assignment]
             if event.kind == OP:
-                name = f"{piece.place}: {event.name}" if piece.place in (OPTIMIZING, LOADING) else event.name
-                ran = found.of[id(steps[place])].ran[piece.place, name]
+                ran = rans[step][place, name]
                 ran[0] += first
                 ran[1] += lasts
-                found.updates += first and piece.place == OPTIMIZING
+                found.updates += first and place == OPTIMIZING
                 if first and id(event) in small:
                     own = origin.is_own(event)
                     found.small += not own
                     found.own_small += own
-            place -= 1
+            step -= 1

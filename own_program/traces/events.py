@@ -1,7 +1,6 @@
 """The events of a trace: what ran when, of what kind, and what ties them.
 
-HolisticTraceAnalysis and Perfetto's processor answer some of the same questions. They need pandas or a native program,
-so neither runs inside a page, and the former refuses some traces that lack a field it counts on.
+HolisticTraceAnalysis and Perfetto's processor need pandas or a native program, so neither runs inside a page.
 """
 
 from __future__ import annotations
@@ -10,16 +9,19 @@ import functools
 import gc
 import re
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 from own_program.traces.gpus import Gpu, gpus_of
-from own_program.traces.text import HOW, RawTrace, TraceError
+from own_program.traces.text import HOW, RawTrace, TraceError, printable
 
 __all__ = ["HOW", "Event", "Trace", "TraceError", "read_events"]
 
+_MOST_ELEMENTS, _MOST_DEVICES = 1 << 48, 1 << 32  # along one dimension of a tensor; more are damage
 _LATEST_US = 1e18  # no clock counts that far: 30,000 years
 
 # What an event is to us, by the category that a version of torch gave it.
@@ -88,7 +90,8 @@ class Trace:
         """Which rank of how many it is, in words; empty where the trace does not say."""
         info = self.header.get("distributedInfo")
         rank, world = (info.get(key) if isinstance(info, dict) else None for key in ("rank", "world_size"))
-        return f"rank {rank} of {world}" if isinstance(rank, int) and isinstance(world, int) and world > 1 else ""
+        known = isinstance(rank, int) and isinstance(world, int) and 1 < world < _MOST_DEVICES and abs(rank) < world
+        return f"rank {rank} of {world}" if known else ""
 
     @functools.cached_property
     def gpus(self) -> dict[int, Gpu]:
@@ -111,6 +114,19 @@ class Trace:
         return any(_STARTS.search(call.name) for call in calls) if calls else bool(self.gpus)
 
 
+@contextmanager
+def without_collecting() -> Iterator[None]:
+    """Looks for no garbage: among hundreds of thousands of events that stay, that takes longer than reading them."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
+
+
+@without_collecting()
 def read_events(source: str | Path | bytes) -> Trace:
     """Read a trace in Chrome's format, as torch.profiler exports it, compressed with gzip or not.
 
@@ -125,13 +141,7 @@ def read_events(source: str | Path | bytes) -> Trace:
         >>> len(read_events(str([step]).replace("'", '"').encode()).events[MARK])
         1
     """
-    collecting = gc.isenabled()
-    gc.disable()  # hundreds of thousands of events that stay: looking for garbage among them takes longer than reading
-    try:
-        return _read(RawTrace(source))
-    finally:
-        if collecting:
-            gc.enable()
+    return _read(RawTrace(source))
 
 
 def _read(raw: RawTrace) -> Trace:
@@ -156,7 +166,13 @@ def _read(raw: RawTrace) -> Trace:
             if not (abs(start) < _LATEST_US and 0 <= lasts < _LATEST_US):  # nor are these true of a NaN
                 timeless += 1
                 continue
-            found = Event(kind, sys.intern(name), start, start + lasts, _plain(event.get("tid")))
+            found = Event(
+                kind,
+                sys.intern(name if name.isascii() else printable(name)),
+                start,
+                start + lasts,
+                _plain(event.get("tid")),
+            )
             kept[kind].append(found)
             if kind == PYTHON:
                 continue
@@ -168,9 +184,9 @@ def _read(raw: RawTrace) -> Trace:
                 _add_inputs(found, args, once)
             elif kind in _ON_DEVICE:
                 device = args.get("device", event.get("pid") if category else None)
-                found.device = device if type(device) is int else 0
+                found.device = device if type(device) is int and abs(device) < _MOST_DEVICES else 0
                 found.stream = _plain(args.get("stream", args.get("Stream Id", event.get("tid"))))
-                found.collective = sys.intern(str(args.get("Collective name") or ""))
+                found.collective = sys.intern(printable(str(args.get("Collective name") or "")))
     if not any(kept[kind] for kind in range(OVERHEAD)):
         raise TraceError(_nothing(raw, seen, timeless))
     if len(programs) > 1:  # the ids that tie a call to its kernel are each program's own
@@ -239,8 +255,10 @@ def _add_inputs(found: Event, args: dict[str, Any], once: dict[Any, Any]) -> Non
     found.double = double and any(what == "double" and size for what, size in zip(types, sizes, strict=False))
 
 
-def _frozen(value: Any) -> Any:
-    return tuple(map(_frozen, value)) if type(value) is list else value if type(value) is int else ()
+def _frozen(value: Any, deep: int = 2) -> Any:
+    if type(value) is list and deep:
+        return tuple([_frozen(each, deep - 1) for each in value])
+    return value if type(value) is int and 0 <= value < _MOST_ELEMENTS else ()
 
 
 def _plain(value: Any) -> Any:

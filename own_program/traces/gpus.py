@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from own_program.traces.text import printable
+
 # By the device's name, or by the calls that the maker's library is called with.
 _MAKERS = {
     "AMD": r"\b(AMD|Radeon|Instinct|gfx\d|MI\d{2,3}|hip[A-Z])",
@@ -57,7 +59,7 @@ def gpus_of(header: dict[str, Any], devices: Iterable[int], calls: Iterable[str]
 
 
 def _gpu(told: dict[str, Any], maker: str) -> Gpu:
-    name = str(told.get("name") or "")
+    name = printable(str(told.get("name") or ""))
     maker = _first(_MAKERS, name) or maker
     version = told.get("computeMajor", told.get("major")), told.get("computeMinor", told.get("minor"))
     if not all(isinstance(part, int) for part in version):

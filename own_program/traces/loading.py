@@ -10,8 +10,8 @@ from own_program.traces.anomaly import begins_in
 from own_program.traces.cpu import own_functions
 from own_program.traces.events import MARK, OP, Trace
 from own_program.traces.intervals import Spans, length, union
+from own_program.traces.names import LOADS
 
-LOADS = re.compile(r"enumerate\(DataLoader")
 _FETCHES = re.compile(r"aten::(select|index|slice|narrow|index_select|unbind)$")
 _COLLATES = re.compile(r"aten::(stack|cat|item|detach|lift_fresh|resolve_conj|resolve_neg|empty\w*)$")
 _LEAST_FETCHES = 8  # a batch

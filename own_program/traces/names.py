@@ -8,6 +8,7 @@ import sys
 
 from own_program.traces.events import KERNEL, Event
 
+LOADS = re.compile(r"enumerate\(DataLoader")
 _SENDS = re.compile(
     r"nccl|rccl|oneccl|hcom_|nvshmem|cross_device_reduce|(one|two)_shot_|multimem_"
     r"|all_?reduce|all_?gather|reduce_?scatter|all_?to_?all",

@@ -77,12 +77,11 @@ def _changes_of(before: Column, after: Column, places: Sequence[str], times: flo
     """Everything that can differ between steps of one kind, the step itself first; the second's times are divided."""
     amounts: list[tuple[str, Amount]] = [(LASTS, lambda shares: shares.lasts)]
     amounts += [(place, lambda shares, place=place: shares.get(place)) for place in places]
-    step = before.mean(lambda shares: shares.lasts)
     found = []
     for what, amount in amounts:
         old, new = [amount(each) for each in before.shares], [amount(each) / times for each in after.shares]
         if any(old) or any(new):
-            found.append(Change(what, before.name, old, new, step))
+            found.append(Change(what, before.name, old, new, before.each))
     return found
 
 
@@ -228,8 +227,8 @@ def _matched(before: Sequence[Column], after: Sequence[Column]) -> tuple[list[tu
     if len(before) == len(after) == 1:
         return [(before[0], after[0])], []
     several = len({column.device for column in (*before, *after)}) > 2
-    near = sorted(
-        (difference(a.kind.steps[0].ran, b.kind.steps[0].ran), _ratio(a, b), i, j)
+    near = sorted(  # kinds may run the same on more or less data, and so for longer
+        (difference(a.kind.steps[0].ran, b.kind.steps[0].ran), abs(math.log(b.each / a.each)), i, j)
         for i, a in enumerate(before)
         for j, b in enumerate(after)
         if a.device == b.device or several
@@ -241,12 +240,6 @@ def _matched(before: Sequence[Column], after: Sequence[Column]) -> tuple[list[tu
     alone = [column.name for i, column in enumerate(before) if i not in found]
     alone += [column.name for j, column in enumerate(after) if j not in found.values()]
     return [(before[i], after[j]) for i, j in sorted(found.items())], alone
-
-
-def _ratio(some: Column, other: Column) -> float:
-    """How many times as long as the other the longer one lasts: kinds may run the same on more or less data."""
-    lasts = [column.mean(lambda shares: shares.lasts) for column in (some, other)]
-    return max(lasts) / min(lasts)
 
 
 def _step_words(change: Change, several: bool) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass, replace
 
 from course_utils.show.advice import Advice
@@ -26,6 +26,7 @@ _MOST_PER_LAUNCH_US = 100.0  # that the GPU waits for each
 _LONG_WAIT_US = 5e5  # for one launch, once
 _SMALL_BATCH = 0.25  # of a step that the GPU waits for launches: more work in each would cost little
 _MOST_ENTRIES = 5
+_CALLERS = 3
 _ENOUGH_STEPS = 4  # to say that one of them is the exception
 _TENSOR_CORES, _BFLOAT16 = (7, 0), (8, 0)  # compute capabilities that have them
 
@@ -83,9 +84,11 @@ def plan_of(reading: Reading) -> tuple[Advice, ...]:
     if reading.anomaly.checks:  # it slows more than a trace shows, so that all else looks different without it
         found = _advice(reading, _anomaly(reading))
         return (replace(found, of=f"{found.of}, {_of_anomaly(reading)} alone"),) if found else ()
-    entries = [*_compiles_anew(reading), *(_on_cpu(reading) if reading.cpu else _on_gpu(reading))]
-    entries.sort(key=lambda entry: -total(reading.columns, entry.saves))
-    return tuple(filter(None, (_advice(reading, entry) for entry in entries)))[:_MOST_ENTRIES]
+    entries, steady = [(reading, entry) for entry in _compiles_anew(reading)], reading.without_warm_up()
+    if steady.columns:
+        entries += [(steady, entry) for entry in (_on_cpu(steady) if reading.cpu else _on_gpu(steady))]
+    entries.sort(key=lambda each: -total(each[0].columns, each[1].saves))
+    return tuple(filter(None, (_advice(*each) for each in entries)))[:_MOST_ENTRIES]
 
 
 def _advice(reading: Reading, entry: _Entry) -> Advice | None:
@@ -95,7 +98,7 @@ def _advice(reading: Reading, entry: _Entry) -> Advice | None:
     evidence = entry.speaks or entry.saves
     if not named or min(max(c.share(amount) for c in columns) for amount in (evidence, entry.saves)) < entry.least:
         return None
-    first, only = named[0], len(columns) == 1
+    first, only = named[0], reading.one_kind
     of = "a step" if only and not first.whole else first.name
     of += "".join(f", and at most {_percent(column.share(entry.saves))} of {column.name}" for column in named[1:])
     of += ", and next to nothing of the others" if len(named) < len(columns) <= 4 else ""
@@ -132,7 +135,7 @@ def _least(some: Amount, other: Amount) -> Amount:
 def _steps(reading: Reading) -> tuple[int, str]:
     """How many steps were read, and what a number for each of them is called."""
     whole = any(column.whole for column in reading.columns)
-    return sum(len(column.shares) for column in reading.columns), "in all" if whole else "a step"
+    return sum(len(part.of) for part in reading.parts), "in all" if whole else "a step"
 
 
 def _of_anomaly(reading: Reading) -> str:
@@ -197,6 +200,7 @@ def _communicates(reading: Reading, place: str, collectives: Counter[str], becau
 
 def _compiles(reading: Reading, *parts: tuple[Amount, float, str, str], more: str = "") -> list[_Entry]:
     """One entry for all that a compiler takes away; each part has the least that speaks for it, change and evidence."""
+    more = f"{more} {_whose(reading)}".strip()
     speak = [part for part in parts if max(column.share(part[0]) for column in reading.columns) >= part[1]]
     if not speak:
         return []
@@ -318,16 +322,21 @@ def _waits_for_the_host(reading: Reading) -> list[_Entry]:
     if makers <= {"NVIDIA", "AMD"}:
         change += ", with CUDA graphs (mode='reduce-overhead')" if "AMD" not in makers else " (mode='reduce-overhead')"
     share = total(columns, models)
-    more = "A larger batch, if memory is left, gives each launch more to do. " if share > _SMALL_BATCH else ""
-    more += _whose(reading) if share >= _LEAST else ""
+    more = "A larger batch, if memory is left, gives each launch more to do." if share > _SMALL_BATCH else ""
     parts.insert(0, (models, _LEAST, change, until + of))
-    return [*entries, *_compiles(reading, *parts, more=more.strip())]
+    return [*entries, *_compiles(reading, *parts, more=more)]
 
 
 def _waits(reading: Reading) -> str:
-    waits: Counter[tuple[str, str, str]] = sum((device.waits for device in reading.devices), Counter())
-    for (call, operator, line), _ in waits.most_common(1):
-        return f" in {f'{operator} ({call})' if operator else call}{f', {line}' if line else ''}"
+    waits: Counter[tuple[str, str, str, str]] = sum((device.waits for device in reading.devices), Counter())
+    most, by = Counter[tuple[str, str, str]](), defaultdict[tuple[str, str, str], list[str]](list)
+    for (call, operator, caller, line), lasts in waits.most_common():
+        most[call, operator, line] += lasts
+        by[call, operator, line] += [caller] if caller != operator else []
+    for where, _ in most.most_common(1):
+        call, operator, line = where
+        callers = f", called by {listed(by[where][:_CALLERS])}" if by[where] else ""
+        return f" in {f'{operator} ({call})' if operator else call}{callers}{f', {line}' if line else ''}"
     return ""
 
 

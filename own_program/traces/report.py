@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from course_utils.show.advice import Advice
 from course_utils.show.cards import Bar, Card, Row, Shown, Toned, amount_axis
 from course_utils.show.formats import format_percent, format_seconds, listed, short_name
 from course_utils.show.tables import Column as TableColumn
-from course_utils.show.tables import Grid, Sheet
+from course_utils.show.tables import Grid
 from own_program.traces import cpu as on_cpu
 from own_program.traces import shares as on_gpu
 from own_program.traces.columns import Amount, Column, Reading, reading, total
@@ -20,9 +21,10 @@ from own_program.traces.plan import COMPILE_ONCE, plan_of
 __all__ = ["TraceError", "TraceReport", "read_trace"]
 
 _SHOWN = 0.003  # of a step: a place with less has no line of its own
-_MOST_ROWS, _MOST_COLUMNS, _MOST_NAMES, _MOST_STEPS = 10, 4, 15, 12
+_MOST_ROWS, _MOST_COLUMNS = 10, 4
 _NOTED, _LEAST_NOTED = 3, 0.05  # names in a note, and of the time that they take together
 _SUSPECT = 0.10  # of a step from which no change of the program follows: more is worth words
+_KNOWN = "Of what is known"
 _LATER = "Record later steps, with schedule(wait=5, warmup=3, active=8, repeat=1)."
 
 
@@ -52,10 +54,13 @@ def read_trace(source: str | Path | bytes, other: str | Path | bytes | None = No
         >>> print(read_trace(json.dumps({"traceEvents": [step, launch, kernel]}).encode()).card().words)
         Nothing stands out: the GPU computes for 98% of a step (1.00 ms).
     """
-    first = reading(read_events(source))
-    if other is None:
-        return TraceReport(first)
-    return TracePair(first, reading(read_events(other)))
+    try:
+        first = reading(read_events(source))
+        return TraceReport(first) if other is None else TracePair(first, reading(read_events(other)))
+    except TraceError:
+        raise
+    except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError) as error:  # a last resort
+        raise TraceError("The trace is damaged: values of its events make no sense. Export it again.") from error
 
 
 class TraceReport(Shown):
@@ -84,7 +89,6 @@ class TraceReport(Shown):
             warning=_warning(found, self.plan),
             notes=tuple(_notes(found, self.plan)),
             provenance=_provenance(found),
-            numbers=_numbers(found),
         )
 
 
@@ -139,10 +143,13 @@ def _sentence(found: Reading, plan: Sequence[Advice]) -> list[str | Toned]:
     said, largest, why = _largest_part(found), _largest(found), _why(found, plan)
     if largest in why:
         said += f". {why[largest]}"
-        return [f"{said} Of what is known, change first: ", Toned(plan[0].change), "."] if plan else [said]
+        of = "Of the other steps" if largest in (on_gpu.START, on_gpu.COMPILING, on_cpu.COMPILING) else _KNOWN
+        return [f"{said} {of}, change first: ", Toned(plan[0].change), "."] if plan else [said]
+    most, product = _one_operators(found) if largest == on_gpu.COMPUTE else ("", True)
+    said += most
     if plan:
-        unknown = _unexplained(found, plan[0])
-        first = ". To change first: " if unknown is None else f"{unknown}. Of what is known, change first: "
+        unknown = _unexplained(found, plan[0]) if product else ""
+        first = ". To change first: " if unknown is None else f"{unknown}. {_KNOWN}, change first: "
         return [said + first, Toned(plan[0].change), "."]
     if found.cpu and found.cpu.for_gpu:
         return [f"{said}; what the GPU did is not in the file."]
@@ -150,12 +157,31 @@ def _sentence(found: Reading, plan: Sequence[Advice]) -> list[str | Toned]:
         return [f"{said}, as far as the file goes. What is missing may look like idle time, so there is no plan."]
     places = [place for place in _places(found) if place not in (on_gpu.COMPUTE, on_cpu.OPERATORS)]
     rest = max(places, key=lambda place: _share(found, place))
+    if not product and _share(found, rest) < _SUSPECT:
+        return [f"{said}; no change follows from that."]
     if _share(found, rest) < _SUSPECT:
         return [Toned("Nothing stands out"), f": {said[0].lower() if said.startswith('The') else said[0]}{said[1:]}."]
     if largest == on_cpu.PYTHON_CODE and (unknown := _unexplained(found)):
         return [f"{said}{unknown}."]
     most = f". Most of the rest is {rest} ({format_percent(_share(found, rest))})" if rest != largest else ""
     return [f"{said}{most}; no change follows from that."]
+
+
+def _one_operators(found: Reading) -> tuple[str, bool]:
+    """The kernel and the operator that most of the computing is of, if it is; and whether that is a matrix product."""
+    computed: Counter[tuple[str, str, str]] = sum((device.computed for device in found.devices), Counter())
+    operators: Counter[str] = Counter()
+    for (operator, _, _), lasts in computed.items():
+        operators[operator] += lasts  # type: ignore[assignment]
+    operator, lasts = next(iter(operators.most_common(1)), ("", 0.0))
+    if not operator or lasts <= computed.total() / 2:
+        return "", True
+    most, (_, node, kernel) = max((each, key) for key, each in computed.items() if key[0] == operator)
+    of, name = f"{operator} ({node})" if node else operator, short_name(kernel)
+    words = f"{of}, the largest part of it {name}"
+    if most > computed.total() / 2:
+        words, lasts = f"{name}, of {of}", most
+    return f"; {format_percent(lasts / computed.total())} of the computing is {words}", on_gpu.is_matrix_product(kernel)
 
 
 def _largest(found: Reading) -> str:
@@ -166,7 +192,7 @@ def _largest_part(found: Reading) -> str:
     """The largest part of the steps, and how much of them a GPU computes."""
     largest, computes = [], []
     for column in sorted(found.columns, key=lambda column: -column.lasts)[:3]:
-        lasts = format_seconds(column.mean(lambda shares: shares.lasts) / 1e6)
+        lasts = format_seconds(column.each / 1e6)
         of = f"{'a step' if len(found.columns) == 1 and not column.whole else column.name} ({lasts})"
         place = max(_places(found), key=lambda place: column.share(_amount(place)))
         largest.append((place, f"of {of} is {place} ({format_percent(column.share(_amount(place)))})"))
@@ -183,7 +209,7 @@ def _largest_part(found: Reading) -> str:
 def _why(found: Reading, plan: Sequence[Advice]) -> dict[str, str]:
     """Sentences on places from which no change of the program follows, where they take much."""
     anew = on_cpu.COMPILING if found.cpu else on_gpu.COMPILING
-    later = f" {_LATER}" if found.parts[0].steps.marked else ""  # else how to record is said anyway
+    later = f" {_LATER}" if found.parts[0].steps.marked else " Record later steps."  # how is said anyway
     said = {
         on_gpu.QUEUED: "The next kernel had been launched by then: the GPU waited for another stream or another GPU, "
         "or kernels are missing from the file.",
@@ -267,7 +293,7 @@ def _often(count: float) -> str:
 
 
 def _notes(found: Reading, plan: Sequence[Advice]) -> list[str]:
-    notes, stacks = _most(found), bool(found.trace.events[PYTHON])
+    notes = _most(found)
     if len(plan) > 1:
         notes.append("The savings overlap, so they do not add up: mend one, record again, read again.")
     for part in found.parts:
@@ -286,13 +312,11 @@ def _notes(found: Reading, plan: Sequence[Advice]) -> list[str]:
             f"In {format_percent(python)} of the time nothing was recorded: Python's own work{unseen}. "
             f"{more[0].upper()}{more[1:]}."
         )
-    if stacks:
+    if found.trace.events[PYTHON]:
         notes.append(
             "It was recorded with stacks, which make Python slower: without them a step is shorter, and Python's part "
             "is at most what is told here."
         )
-    elif found.cpu and not found.trace.cut and python >= _SUSPECT:
-        notes.append("Stacks make Python slower: take times from a recording without them, such as this one.")
     return notes
 
 
@@ -301,35 +325,3 @@ def _provenance(found: Reading) -> str:
     gpu = next((gpu.name for gpu in trace.gpus.values() if gpu.name), "")
     parts = [trace.name, trace.rank, gpu, f"{sum(map(len, trace.events.values())):,} events"]
     return ", ".join(filter(None, parts)) + ". " + found.parts[0].steps.basis + "."
-
-
-def _numbers(found: Reading) -> Sheet:
-    grids = []
-    for column in found.columns:
-        beside = on_cpu.CPU_BESIDE if found.cpu else on_gpu.BESIDE
-        names = [name for name in (*_places(found), *beside) if column.mean(_amount(name))]
-        cells = [TableColumn("", (*names, "the step"), numeric=False)]
-        for step, shares in list(zip(column.kind.steps, column.shares, strict=True))[:_MOST_STEPS]:
-            values = [*map(shares.get, names), shares.lasts]
-            head = "all" if column.whole else str(step.number)
-            cells.append(TableColumn(head, tuple(format_seconds(us / 1e6) for us in values)))
-        grids.append(Grid(f"{column.name[0].upper()}{column.name[1:]}, step by step", tuple(cells)))
-    for part in found.parts:
-        who = f", GPU {part.device}" if isinstance(part, on_gpu.DeviceShares) and len(found.devices) > 1 else ""
-        ran = list(on_gpu.by_name([*part.of.values()]).items())[:_MOST_NAMES]
-        named = TableColumn("", tuple(short_name(name) for name, _ in ran), numeric=False)
-        often = TableColumn(_each(found), tuple(f"{_often(count)}×" for _, (count, _) in ran))
-        times = TableColumn("time", tuple(format_seconds(lasts / 1e6) for _, (_, lasts) in ran))
-        grids += [Grid(f"What ran, by name{who}", (named, often, times))] if ran else []
-    return Sheet(tuple(grids), fine_print=(_FINE_PRINT_CPU if found.cpu else _FINE_PRINT,))
-
-
-_FINE_PRINT = (
-    "Every moment of a step has one place: computing before copies on the GPU, then communication, then other copies; "
-    "where nothing runs, why not is told by what the CPU did before it launched the next kernel. What is told beside, "
-    "such as hidden communication, lies in these places."
-)
-_FINE_PRINT_CPU = (
-    "Every moment of a step has one place: that of the innermost event on the step's thread; where there is none, "
-    "that of what another thread does."
-)

@@ -16,8 +16,8 @@ from course_utils.show.formats import short_name
 from own_program.traces.anomaly import AnomalyMode
 from own_program.traces.events import CALL, COPY, DEVICE, KERNEL, MARK, OP, OVERHEAD, PYTHON, SET, Event, Trace
 from own_program.traces.intervals import Span, Spans, clip, common, gaps, length, union, without
-from own_program.traces.names import is_communication, is_own_code
-from own_program.traces.origin import Origin
+from own_program.traces.names import LOADS, is_communication, is_own_code
+from own_program.traces.origin import NODE, Origin
 from own_program.traces.steps import Steps, device_steps, marked_steps
 
 # The places of a step's time, in the order of a card.
@@ -51,11 +51,13 @@ COLLECTIVES = {
     "broadcast": re.compile(r"broadcast", re.IGNORECASE),
     "send and receive": re.compile(r"send|recv", re.IGNORECASE),
 }
+_REGISTERED = re.compile(r"\w+::\w+")  # an operator of another library's
 _SENDER = re.compile(r"(nccl|rccl|xccl|hccl|ucc):|c10d::|_c10d_functional::")
-_GEMM = re.compile(r"gemm|gemv|nvjet|_wgrad|_dgrad|_fprop|scudnn|convolve|conv2d|winograd|cijk_|xmma", re.IGNORECASE)
-_TF32 = re.compile(r"tf32|s1688|_XS_|xf32", re.IGNORECASE)
+_GEMM = re.compile(r"gemm|gemv|nvjet|wgrad|dgrad|fprop|scudnn|convolve|conv2d|winograd|cijk_|xmma", re.IGNORECASE)
+_TF32 = re.compile(r"tf32|xf32|_XS_|_S_MX_B_", re.IGNORECASE)
+_MAYBE_TF32 = re.compile(r"s1688", re.IGNORECASE)  # TF32 where the name has no other type: fp16 on Turing, say
 _HALF = re.compile(
-    r"bf16|float16|f16|h884|h1688|16816|hgemm|hcudnn|half|fp8|e[45]m[23]|_HB_|_HHS_|_BBS_|_BB_|_HH_|i8|int8|f64|dgemm"
+    r"bf16|float16|fp?16|h884|h1688|16816|hgemm|hcudnn|half|fp8|e[45]m[23]|cijk_a\w{3}_b\w{3}_[hbfi]|i8|int8|f64|dgemm"
     r"|double",
     re.IGNORECASE,
 )
@@ -72,6 +74,7 @@ _FUSED = re.compile(r"Fused(Adam|SGD|Adagrad)|fused_?(adam|sgd|lamb)|(Adam|SGD|L
 _SOFTMAX = re.compile(r"softmax", re.IGNORECASE)
 _LOG = re.compile(r"log_?softmax|_warp_(?:forward|backward)<[^<>]*\d+,\s*true\b", re.IGNORECASE)
 _FLASH = re.compile(r"flash|fmha|mha_|attn|attention|triton", re.IGNORECASE)
+FIRST_WITH_TF32 = (8, 0)  # compute capability
 _NEAR = 6  # kernels between a softmax and the matrix products of its attention, at most
 _SYNCS = re.compile(
     r"(cuda|hip|xpu|mtia)?(StreamSynchronize|DeviceSynchronize|EventSynchronize|Memcpy(2D|WithStream)?|CtxSynchronize)(_v\d+)?$"
@@ -87,7 +90,6 @@ _LOADS_CODE = re.compile(
 COMPILES = re.compile(
     r".*\(dynamo_timed\)$|entire_(frame|backward)_compile$|.*triton[\\/]compiler[\\/]compiler\.py\(\d+\): compile$"
 )
-_LOADING = re.compile(r"enumerate\(DataLoader")
 _LAUNCHES = re.compile(r"launch|enqueue", re.IGNORECASE)
 _FIRST_USE_US, _FIRST_USE, _SIBLINGS = 1000.0, 20.0, 5  # at least; times as long as the median; of so many others
 _LATE_US = 1.0  # clocks of CPU and GPU agree to about that
@@ -110,22 +112,18 @@ class StepShares:
 
 
 def by_name(steps: Sequence[StepShares], *places: str) -> dict[str, tuple[float, float]]:
-    """What ran, by its short name: how often a step, and for how many microseconds a step; what took most comes first.
-
-    Args:
-        steps: those to average over.
-        places: which places count; all, if none is named.
+    """What ran in some places: by its short name how often a step, and for how many microseconds; the most comes first.
 
     Example:
         >>> step = StepShares(10.0, {}, {})
         >>> step.ran["computing", "void gemm<float>()"] = [2, 8.0]
-        >>> by_name([step, step])
+        >>> by_name([step, step], "computing")
         {'gemm': (2.0, 8.0)}
     """
     found: dict[str, list[float]] = defaultdict(lambda: [0, 0.0])
     for step in steps:
         for (place, name), (count, lasts) in step.ran.items():
-            if not places or place in places:
+            if place in places:
                 found[short_name(name)][0] += count
                 found[short_name(name)][1] += lasts
     ranked = sorted(found.items(), key=lambda each: -each[1][1])
@@ -140,7 +138,9 @@ class DeviceShares:
     steps: Steps
     of: dict[int, StepShares] = field(default_factory=dict)  # by the step's identity
     collectives: Counter[str] = field(default_factory=Counter)  # microseconds that no computing hides
-    waits: Counter[tuple[str, str, str]] = field(default_factory=Counter)  # idle, by call, operator and line
+    # Idle after waits: by call, operator, the one that the program called, and line.
+    waits: Counter[tuple[str, str, str, str]] = field(default_factory=Counter)
+    computed: Counter[tuple[str, str, str]] = field(default_factory=Counter)  # by operator, backward node and kernel
     launches: int = 0  # calls that started kernels of the steps
     graphs: int = 0  # of these, launches of whole CUDA graphs
     own_launches: Counter[str] = field(default_factory=Counter)  # launches outside the model, by operator
@@ -150,10 +150,6 @@ class DeviceShares:
     silent: dict[tuple[object, bool], Spans] = field(default_factory=lambda: defaultdict(list))
     copied: Counter[tuple[str, str]] = field(default_factory=Counter)  # copies on the GPU, by operator and line
     first_uses: list[Event] = field(default_factory=list)
-
-    def shares(self, steps: Iterable[object]) -> list[StepShares]:
-        """Those of some steps."""
-        return [self.of[id(step)] for step in steps]
 
 
 def devices_of(trace: Trace) -> list[int]:
@@ -227,12 +223,16 @@ class _Host:
         named = [event for kind in (MARK, OP, PYTHON) for event in trace.events[kind]]
         self._whys = [
             (COMPILING, union(event.span for event in named if _is(COMPILES, event.name))),
-            (DATA, union(event.span for event in named if _LOADING.match(event.name))),
+            (DATA, union(event.span for event in named if LOADS.match(event.name))),
             (PROFILER, union(event.span for event in trace.events[OVERHEAD])),
             (PAGEABLE, union(call.span for call in staging)),
             (ALLOC, union(call.span for call in calls if _ALLOCS.match(call.name))),
             (START, union(event.span for event in (*loads, *found.first_uses))),
         ]
+        gpu = trace.gpus.get(found.device)
+        self.before_tf32 = bool(gpu and gpu.capability and gpu.capability < FIRST_WITH_TF32)
+        self._lead = 0.0  # by how much earlier the next launches would come if the CPU had not waited
+        self._waited: tuple[Event, tuple[str, str, str, str]] | None = None  # the last wait, and how it is named
         self._first: set[int] = set()
         if not found.steps.marked:  # then a kernel's first run may load its code, and the program with it
             self._first = {id(event) for event in {event.name: event for event in reversed(work)}.values()}
@@ -274,31 +274,42 @@ class _Host:
             left = without(left, taken)
         rest, inside = length(left), common(left, clip(self._inside, gap))
         silent = without(left, inside)
-        wait = self._wait(dry)
+        wait, waited = self._wait(dry)
         checked = bool(wait and self.anomaly.covers(wait))
+        if wait and (self._waited is None or self._waited[0] is not wait):
+            self._lead = 0.0 if checked else waited
+            self._waited = wait, self._named_wait(wait)
+        late = rest if wait else max(0.0, rest - self._lead)
+        self._lead = max(0.0, self._lead - lasts)
         if call:
             self.found.silent[call.tid, bool(wait) and not checked] += silent
         beside[ANOMALY] += length(inside if checked else common(left, clip(self._noted, gap)))
         if wait and not checked:
-            operator = _operator([event.name for event in self._operators.enclosing(wait)])
-            self.found.waits[wait.name, operator, self.frames.innermost(wait)] += rest  # type: ignore[assignment]
             beside[AFTER_SYNC] += length(silent)
+        if self._waited and not checked:
+            self.found.waits[self._waited[1]] += rest if wait else rest - late  # type: ignore[assignment]
+        if wait:
             return places | {SYNC: rest}
-        if checked:
-            return places | {SYNC: rest}
-        self.found.in_operators += length(inside)
-        self.found.longest = max(self.found.longest, rest)
+        # The launches that a wait made late are late until the CPU is ahead of the device by as much again.
+        self.found.in_operators += min(late, length(inside))
+        self.found.longest = max(self.found.longest, late)
         if call and self.updates.enclosing(call):
-            beside[OPTIMIZER_LAUNCH] += rest
+            beside[OPTIMIZER_LAUNCH] += late
         elif call and self.origin.is_own(call):
-            beside[OWN_LAUNCH] += rest
-        return places | {LAUNCH: rest}
+            beside[OWN_LAUNCH] += late
+        return places | {SYNC: rest - late, LAUNCH: late}
 
-    def _wait(self, dry: float) -> Event | None:
-        """The call in which the CPU waited when the device ran dry, if it did."""
+    def _wait(self, dry: float) -> tuple[Event | None, float]:
+        """The call in which the CPU waited when the device ran dry, if it did, and how long it had waited by then."""
         last = bisect_right(self._sync_starts, dry + _LATE_US)
-        waits = reversed(self._syncs[max(0, last - 8) : last])
-        return next((call for call in waits if call.end >= dry - _LATE_US), None)
+        waits = [call for call in self._syncs[max(0, last - 8) : last] if call.end >= dry - _LATE_US]
+        return (waits[-1], max(0.0, dry - waits[0].start)) if waits else (None, 0.0)
+
+    def _named_wait(self, wait: Event) -> tuple[str, str, str, str]:
+        names = [event.name for event in self._operators.enclosing(wait)]
+        called = _operator(names)
+        inner = next((name for name in reversed(names) if name.startswith("aten::") and name[6:7] != "_"), called)
+        return wait.name, inner, called, self.frames.innermost(wait)
 
 
 class Within:
@@ -369,7 +380,10 @@ def _classes(work: Sequence[Event], host: _Host) -> dict[str, Spans]:
         streams[event.stream].append(event)
         if call and host.origin.is_own(call):
             spans[OWN_KERNELS].append(event.span)
-        if precision := _precision(name):
+        precision = _precision(name)
+        if precision == TF32 and host.before_tf32:
+            continue
+        if precision:
             spans[precision].append(event.span)
         elif _is(_DOUBLE, name):
             spans[DOUBLE].append(event.span)
@@ -391,12 +405,19 @@ def _classes(work: Sequence[Event], host: _Host) -> dict[str, Spans]:
 
 @functools.lru_cache(4096)
 def _precision(name: str) -> str:
-    """`FP32` or `TF32` for the kernel of a matrix product or a convolution in single precision; empty for others."""
+    """`FP32` or `TF32` for a matrix product or a convolution in single precision; empty for other kernels."""
     if not _is(_GEMM, name) or name.startswith("triton_"):
         return ""
     if _TF32.search(name):
         return TF32
-    return FP32 if _SINGLE.search(name) and not _HALF.search(name) else ""
+    if _HALF.search(name):
+        return ""
+    return TF32 if _MAYBE_TF32.search(name) else FP32 if _SINGLE.search(name) else ""
+
+
+def is_matrix_product(kernel: str) -> bool:
+    """Whether a kernel's name is one of a matrix product's or a convolution's."""
+    return _is(_GEMM, kernel)
 
 
 @functools.lru_cache(8192)
@@ -435,6 +456,11 @@ def _count(found: DeviceShares, work: Sequence[Event], host: _Host, own_work: Sp
             started[id(event) if event.correlation is None else event.correlation] = call.name if call else ""
             if call and host.origin.is_own(call):
                 found.own_launches[_operator(host.asked(event))] += 1
+        if place == COMPUTE:
+            names = host.asked(event)
+            node = next((name.removeprefix(NODE) for name in names if name.startswith(NODE)), "")
+            operator = _operator(names) or next(filter(_REGISTERED.fullmatch, names), "")
+            found.computed[operator, node, event.name] += event.end - event.start  # type: ignore[assignment]
         if place == WITHIN:
             asked = _operator(host.asked(event)), host.frames.innermost(call)
             found.copied[asked] += event.end - event.start  # type: ignore[assignment]

@@ -53,10 +53,28 @@ _NEXT = re.compile(r"\}\s*,\s*(?=\{)")  # from one event to the next
 _WHOLE = re.compile(r"(.*\})\s*,\s*(?=\{)", re.DOTALL)
 _NO_JSON = re.compile(r"(:\s*)[+-]?(?:inf|nan)(?:inity)?(?=\s*[,}])", re.IGNORECASE)  # as versions of Kineto wrote them
 _DECODE = json.JSONDecoder(strict=False).raw_decode
+_INTEGER = 18  # digits: Python refuses to read, write or divide ones that are far longer
+_DECODE_LONG = json.JSONDecoder(
+    strict=False, parse_int=lambda digits: (int if len(digits) <= _INTEGER else float)(digits)
+).raw_decode
 
 
 class TraceError(ValueError):
     """A file is no trace that can be read; the message says what is missing and how to record it right."""
+
+
+def printable(text: str) -> str:
+    """A text without halves of letters, which no terminal takes."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+
+def _decode(text: str, at: int = 0) -> tuple[Any, int]:
+    try:
+        return _DECODE(text, at)
+    except json.JSONDecodeError:
+        raise
+    except ValueError:  # a number has thousands of digits
+        return _DECODE_LONG(text, at)
 
 
 class RawTrace:
@@ -73,7 +91,7 @@ class RawTrace:
         if not isinstance(source, str | os.PathLike | bytes | bytearray):
             kind = type(source).__name__
             raise TraceError(f"A trace is given as a file's path or its bytes, and this is of type {kind}.")
-        self.name = "the file" if isinstance(source, bytes | bytearray) else Path(source).name
+        self.name = "the file" if isinstance(source, bytes | bytearray) else printable(Path(source).name)
         self.header: dict[str, Any] = {}
         self.flaws: list[str] = []
         self.cut = False
@@ -187,7 +205,7 @@ class RawTrace:
         while True:
             start = self._at
             try:
-                value, end = _DECODE(self._held, start)
+                value, end = _decode(self._held, start)
             except json.JSONDecodeError:
                 if not self._more():
                     raise
@@ -256,7 +274,7 @@ def _values(text: str) -> tuple[list[Any], str, bool, int]:
     for mended in (False, True):
         text = _NO_JSON.sub(r"\1null", text) if mended else text
         try:
-            values, end = _DECODE(f"[{text}]")
+            values, end = _decode(f"[{text}]")
             return values, text[end - 1 :], end < len(text) + 2, 0
         except json.JSONDecodeError:
             continue
@@ -265,7 +283,7 @@ def _values(text: str) -> tuple[list[Any], str, bool, int]:
         if text[at] == "]":
             return values, text[at + 1 :], True, damaged
         try:
-            value, at = _DECODE(text, at)
+            value, at = _decode(text, at)
             values.append(value)
         except json.JSONDecodeError as error:
             if error.pos == len(text) or error.msg.startswith(

@@ -148,14 +148,6 @@ def test_events_without_a_time_are_counted_and_numbers_in_quotes_are_read():
     assert len(trace.events[KERNEL]) == 13
 
 
-def test_odd_arguments_do_no_harm():
-    made = busy_steps()
-    for place, event in enumerate(made.events):
-        event["args"] = [None, [], "x", {"device": [], "stream": {}, "correlation": {}}, {"device": True}][place % 5]
-        event["tid"] = {"a": 1}
-    repr(read_trace(made.json()))
-
-
 def test_the_header_may_stand_after_the_events_and_a_list_of_events_is_a_trace():
     made = busy_steps()
     info = {"deviceProperties": [{"id": 0}, {"id": 1}], "distributedInfo": {"rank": 1, "world_size": 2}}
@@ -263,3 +255,24 @@ def test_what_is_too_large_is_refused_early_and_what_is_not_is_read(packed: bool
 def test_a_compressed_file_that_is_cut_is_not_taken_for_a_huge_one(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(text, "_SURE", 1 << 10)
     assert read_events(gzip.compress(WHOLE)[:-60] + b"\xff" * 4).flaws  # its last bytes tell of 4 GiB
+
+
+HUGE = ("1" + "0" * 400, "9" * 5000, "-1" + "0" * 350, "1e999", "[" * 800 + "]" * 800, '"\\ud800"', "{}", "null", "NaN")
+
+
+@pytest.mark.parametrize("field", ["ts", "dur", "tid", "pid", "name", "args", "correlation", "device", "Input Dims"])
+def test_no_value_ends_in_anything_but_a_sentence_or_a_card(field: str):
+    for value in HUGE:
+        made = busy_steps()
+        made.op("aten::mm", 10, 20)
+        for event in made.events:
+            place = event if field in event else event["args"]
+            place[field] = "@"
+        text = made.json(
+            deviceProperties=[{"id": "@", "name": "@", "computeMajor": "@"}], distributedInfo={"rank": "@"}
+        )
+        try:
+            report = read_trace(text.replace(b'"@"', value.encode()))
+            assert (repr(report) + report._repr_html_()).encode()
+        except TraceError as error:
+            assert error.__cause__ is None  # foreseen  # noqa: PT017 - not every value fails

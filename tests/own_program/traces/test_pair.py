@@ -176,9 +176,7 @@ def test_a_larger_batch_is_said_and_its_times_are_divided():
     pair = compared(of_batch(4), of_batch(32, lasts=7000))
     assert pair.times == 8
     words = pair.card().words
-    assert words.startswith(
-        "A batch of the second trace holds 8 times as much data, so the second's times are divided by 8."
-    )
+    assert words.startswith("A batch of the second trace holds 8 times as much data, so the second's times are divided")
     assert "For as much data, a step's length changed by −26" in words
     assert "after ÷ 8" in repr(pair.card())
     smaller = compared(of_batch(32, lasts=7000), of_batch(4)).card()
@@ -199,14 +197,7 @@ OTHER_SIZES = "Operators of the two were given tensors of other sizes"
         (of_batch(4), of_batch(4, width=128), True),
         (of_batch(4), of_batch(8, width=128), True),
     ],
-    ids=[
-        "the same",
-        "a smaller last one",
-        "sizes that vary",
-        "no shapes",
-        "a wider model",
-        "wider, with a larger batch",
-    ],
+    ids=["the same", "a smaller last one", "sizes that vary", "no shapes", "a wider model", "wider, larger batch"],
 )
 def test_times_are_divided_for_nothing_but_a_larger_batch(before: MadeUp, after: MadeUp, warns: bool):
     pair = compared(before, after)

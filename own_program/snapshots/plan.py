@@ -5,30 +5,33 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from operator import itemgetter
 
 from course_utils.memory.allocator import DEFAULT_LARGE_SEGMENT_BYTES, option_pairs
 from course_utils.memory.cuda_history import Allocation
 from course_utils.show.advice import Advice
 from course_utils.show.formats import format_bytes, format_percent, format_seconds
 from own_program.snapshots.history import DeviceHistory
-from own_program.snapshots.stacks import FORWARD, LOSS, OPTIMIZER
+from own_program.snapshots.stacks import CACHE, CHECKPOINT, FORWARD, LOSS, OPTIMIZER, WEIGHTS, is_loaded
 from own_program.snapshots.steps import Growth, last_round, trains
 from own_program.snapshots.what_if import LEAST_SAVING, Trial, WhatIf
 
 _LARGE = 0.4  # of the peak, from which on it is the thing to change
 _OPTIMIZER_LARGE = _LOGITS_LARGE = 0.3
+_CACHE_LARGE = 0.1
+_SAME = 0.8  # of a checkpoint, in sizes that weights have
 _ALIKE = 0.02  # how far sizes of logits and of their copies may differ, as where the last token has no target
 _KEPT_BLOCKS = 8  # fewer may be the results that a pass needs at once
 _FREED = 0.5  # of what forward passes asked for, from which on they do not keep it for a backward pass
 _PILED = 4  # blocks of one line at once: it was called again while its earlier results were still needed
 _CALLS, _CALLS_A_SECOND = 10, 100
-_SHORT_S = 1.0
 _PREFERRED = "expandable_segments:True"  # it suits other sizes as well; the others suit those of the recording
 LEAST_BYTES = 2 * DEFAULT_LARGE_SEGMENT_BYTES
 # 2.9 knows the new name, and ignores it for some options: https://github.com/pytorch/pytorch/issues/183387
 _OLDER_NAME = "Before PyTorch 2.10 the variable is PYTORCH_CUDA_ALLOC_CONF."
 _IN_USE = "the peak in use"
-LEAK = "free what each step keeps"
+_LEAK, _COLLECTED = "free what each step keeps", "move to the CPU what"
+_GRAPHS = "use torch.no_grad() for what does not train"
 _ENTROPY = re.compile(r"cross_entropy|log_softmax|nll_loss|CrossEntropy|CausalLM")
 
 
@@ -40,12 +43,18 @@ def plan_of(device: DeviceHistory, tries: WhatIf | None, growth: Growth | None) 
     """
     if tries is None:
         return ()
-    grows = [_growth(device, tries, growth)]
+    first = [_growth(device, tries, growth)]
     entries = [_setting(device, tries), _empty_cache(device, tries), _logits(device)]
-    if device.failure or device.give_backs["retry"]:
-        entries += _activations(device) if trains(device) else _passes(device)
+    if device.was_short:
+        if not trains(device):
+            entries += _passes(device)
+        elif not (first[0] and growth.graphs):
+            entries += _activations(device)
         entries.append(_optimizer(device))
-    return tuple(filter(None, grows + sorted(filter(None, entries), key=lambda entry: -(entry.saves or 0.0))))
+        checkpoint = _checkpoint(device)
+        enough = device.failure.requested_bytes / device.allocated_bytes[device.peak] if device.failure else 1.0
+        (first if checkpoint and checkpoint.saves >= enough else entries).append(checkpoint)
+    return tuple(filter(None, first + sorted(filter(None, entries), key=lambda entry: -(entry.saves or 0.0))))
 
 
 def _setting(device: DeviceHistory, tries: WhatIf) -> Advice | None:
@@ -87,15 +96,32 @@ def _growth(device: DeviceHistory, tries: WhatIf, growth: Growth | None) -> Advi
         return None
     if growth.bytes_a_round * growth.rounds < LEAST_SAVING * device.allocated_bytes[device.peak]:
         return None
+    place, each = growth.stack.place, format_bytes(growth.bytes_a_round)
     saves, of, peak = tries.saving(mended), "the reserved peak", mended.reserved_bytes
     if not tries.counts(saves):  # else it fits into what is reserved anyway
         saves, of, peak = 1 - mended.in_use_bytes / max(1, tries.base.in_use_bytes), _IN_USE, mended.in_use_bytes
-    because = (
-        f"Each of {growth.rounds} steps leaves {format_bytes(growth.bytes_a_round)} that no later one frees, most of "
-        f"it from {growth.stack.place}. Freed at each step's end in a simulation, {of} is {format_bytes(peak)}."
+    because = f"Each of {growth.rounds} steps leaves {each} that no later one frees, most of it from {place}."
+    mend, change, lesson = (
+        "Freed at each step's end",
+        f"{_LEAK} from {place}, or move it to the CPU",
+        "memory_snapshots",
     )
-    change = f"{LEAK} from {growth.stack.place}, or move it to the CPU"
-    return Advice(change, because, "memory_snapshots", saves if saves >= 0.005 else None, "about", of)
+    if growth.joined:
+        because = f"{place} made a tensor anew {growth.rounds} times, larger by about {each} each time."
+        mend, change = "Without it on the GPU", f"{_COLLECTED} {place} collects"
+    elif growth.graphs:
+        because = f"After the last backward pass, each of {growth.rounds} batches leaves {each}, most from {place}."
+        change, lesson = f"{_GRAPHS}, or free what each batch keeps", "no_grad"
+    if mended.fails:
+        return Advice(change, because, lesson)
+    met = "the request that failed is met, and " if tries.base.fails else ""
+    because = f"{because} {mend} in a simulation, {met}{of} is {format_bytes(peak)}."
+    return Advice(change, because, lesson, saves if saves >= 0.005 else None, "about", of)
+
+
+def is_growth(entry: Advice) -> bool:
+    """Whether an entry is about what grows."""
+    return entry.change.startswith((_LEAK, _COLLECTED, _GRAPHS))
 
 
 def _empty_cache(device: DeviceHistory, tries: WhatIf) -> Advice | None:
@@ -106,10 +132,9 @@ def _empty_cache(device: DeviceHistory, tries: WhatIf) -> Advice | None:
     saves = 1 - kept.device_allocs / base.device_allocs
     if saves < LEAST_SAVING:
         return None
-    short = " The recording is short." if device.seconds < _SHORT_S else ""
     because = (
         f"It is called {calls} times in {format_seconds(device.seconds)}. Without it, calls that take memory from the "
-        f"device are {kept.device_allocs} instead of {base.device_allocs}, and the peak is no higher.{short}"
+        f"device are {kept.device_allocs} instead of {base.device_allocs}, and the peak is no higher."
     )
     change, of = "leave out torch.cuda.empty_cache()", "the calls that take memory from the device"
     return Advice(change, because, "caching_allocator", saves, "simulated", of)
@@ -167,7 +192,19 @@ def _activations(device: DeviceHistory) -> Iterator[Advice]:
 def _passes(device: DeviceHistory) -> Iterator[Advice]:
     """What forward passes hold in a recording without a backward pass and an optimizer, where it was too much."""
     blocks, held, share = _held_by_forward(device)
+    kinds, total = device.kinds(device.peak), max(1, device.allocated_bytes[device.peak])
+    weights = kinds[WEIGHTS] + kinds[CHECKPOINT]
+    others = device.failure and device.failure.others_hold(max(device.history.reserved_bytes))
+    if 2 * weights > total and not others:
+        because = f"The weights hold {format_bytes(weights)}, {format_percent(weights / total)} of what is in use."
+        change = "keep the weights in fewer bits, or spread them over several GPUs"
+        yield Advice(change, because, "loading_large_models")
     if share < _LARGE:
+        cached = kinds[CACHE] / total
+        if cached >= _CACHE_LARGE:
+            held = f"{format_bytes(kinds[CACHE])}, {format_percent(cached)}"
+            because = f"The KV cache holds {held} of what is in use: its size goes with the batch and the length."
+            yield Advice("use a smaller batch or shorter inputs", because, "batch_size", cached, of=_IN_USE)
         return
     most, keeps = _recomputed(blocks, held, share), _keeps(device, blocks, held)
     if keeps and any(device.stack_of(block).kind == LOSS for block in device.history.allocations):
@@ -214,3 +251,21 @@ def _optimizer(device: DeviceHistory) -> Advice | None:
     held = f"{format_bytes(kinds[OPTIMIZER])}, {format_percent(share)}"
     because = f"At the peak the optimizer holds {held} of what is in use."
     return Advice("shard the optimizer's state over the GPUs with FSDP", because, "fsdp", share, of=_IN_USE)
+
+
+def _checkpoint(device: DeviceHistory) -> Advice | None:
+    """A checkpoint on the GPU, beside weights of the same sizes; weights that were loaded to be used have none."""
+    blocks = [(block.size_bytes, device.stack_of(block)) for block in device.live(device.peak)]
+    loaded = [(size, stack) for size, stack in blocks if is_loaded(stack.path)]
+    weights = {size for size, stack in blocks if stack.kind == WEIGHTS and not is_loaded(stack.path)}
+    held, total = (sum(size for size, _ in some) for some in (loaded, blocks))
+    same = sum(size for size, _ in loaded if any(abs(size - other) <= _ALIKE * size for other in weights))
+    if held < max(LEAST_SAVING * total, LEAST_BYTES) or same < _SAME * held:
+        return None
+    place = max(loaded, key=itemgetter(0))[1].place
+    because = (
+        f"torch.load at {place} put {format_bytes(held)} on the GPU, {format_percent(held / total)} of "
+        "what is in use at the peak, in the sizes of weights that are there too: a second copy, if they come from it."
+    )
+    change = "load the checkpoint with map_location='cpu'"
+    return Advice(change, because, "loading_large_models", held / total, of=_IN_USE)

@@ -7,12 +7,15 @@ all others are held against. It also tells how far tries are off, as it is guess
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 from course_utils.memory.allocator import Allocate, Allocator, AllocatorOptions, EmptyCache, Event, Free
 from own_program.snapshots.history import DeviceHistory
 from own_program.snapshots.replay import Replay, Snapshot
+from own_program.snapshots.steps import Growth
+from own_program.waiting import waiting
 
 _SETTINGS = (
     "expandable_segments:False",
@@ -24,6 +27,7 @@ _SETTINGS = (
 )
 _EARLIER_SHARE = 0.5  # of the peak that was there before, from which on a try begins empty
 LEAST_SAVING = 0.05
+_SECONDS_AN_ENTRY = 6e-5  # of all tries together, on two cores
 
 
 @dataclass(frozen=True)
@@ -48,7 +52,7 @@ class WhatIf:
     trials: tuple[Trial, ...]
     begins_empty: bool  # whether the tries ask anew for what was there before the recording
     kept: Trial | None  # without empty_cache(), if the program calls it
-    mended: Trial | None  # with what each step leaves freed at its end, if it leaves anything
+    mended: Trial | None  # without what grows from step to step, if anything does
 
     @property
     def error(self) -> float:
@@ -80,26 +84,34 @@ class WhatIf:
         return saving >= max(LEAST_SAVING, 0 if self.begins_empty else 2 * self.error)
 
 
-def what_if(device: DeviceHistory, ends: Mapping[Hashable, Sequence[Hashable]]) -> WhatIf:
+def what_if(device: DeviceHistory, growth: Growth | None) -> WhatIf:
     """Try the settings that people reach for.
 
     Args:
         device: with a history that can be simulated.
-        ends: of a request the names of the blocks that could be freed before it.
+        growth: what grows from step to step, if anything does.
     """
     requests = _Requests(device.common, device.limit_bytes)
     replay, own = requests.replay, device.common.options
     recorded = max([replay.run.peak_reserved_bytes, *replay.differences])
-    base = requests.tried("as recorded")
-    settings = {text: _on_top(own, text) for text in _SETTINGS}
-    trials = [requests.tried(text, options) for text, options in settings.items() if options != own]
+    settings = {text: options for text in _SETTINGS if (options := _on_top(own, text)) != own}
     kept = mended = None
-    if device.give_backs["empty_cache"]:
-        others = [event for event in requests.events if not isinstance(event, EmptyCache)]
-        kept = requests.tried("without empty_cache()", events=others)
-    if ends:
-        earlier = _freed_earlier(requests.events, ends)
-        mended = requests.tried("what each step leaves, freed at its end", events=earlier)
+    expected = _SECONDS_AN_ENTRY * len(device.entries)
+    with waiting("Trying other settings", expected) as advance:
+
+        def tried(*args: Any) -> Trial:
+            trial = requests.tried(*args)
+            advance(expected / (len(settings) + 3))
+            return trial
+
+        base = tried("as recorded")
+        trials = [tried(text, options) for text, options in settings.items()]
+        if device.give_backs["empty_cache"]:
+            others = [event for event in requests.events if not isinstance(event, EmptyCache)]
+            kept = tried("without empty_cache()", None, others)
+        if growth:
+            words = "what is collected, on the CPU" if growth.joined else "what each step leaves, freed at its end"
+            mended = tried(words, None, _mended(requests.events, growth))
     more = (trial for trial in (kept, mended) if trial)
     return WhatIf(recorded, replay, base, (*trials, *more), requests.begins_empty, kept, mended)
 
@@ -157,8 +169,9 @@ def _on_top(own: AllocatorOptions, text: str) -> AllocatorOptions:
         return own
 
 
-def _freed_earlier(events: Iterable[Event], ends: Mapping[Hashable, Sequence[Hashable]]) -> Iterator[Event]:
+def _mended(events: Iterable[Event], growth: Growth) -> Iterator[Event]:
     for event in events:
         if isinstance(event, Allocate):
-            yield from map(Free, ends.get(event.id, ()))
-        yield event
+            yield from map(Free, growth.ends.get(event.id, ()))
+        if not (isinstance(event, Allocate | Free) and event.id in growth.joined):
+            yield event

@@ -46,10 +46,8 @@ def plan_of(device: DeviceHistory, tries: WhatIf | None, growth: Growth | None) 
     first = [_growth(device, tries, growth)]
     entries = [_setting(device, tries), _empty_cache(device, tries), _logits(device)]
     if device.was_short:
-        if not trains(device):
-            entries += _passes(device)
-        elif not (first[0] and growth.graphs):
-            entries += _activations(device)
+        if not (first[0] and growth.stack.kind == FORWARD and not tries.mended.fails):  # else it holds what grows
+            entries += _activations(device) if trains(device) else _passes(device)
         entries.append(_optimizer(device))
         checkpoint = _checkpoint(device)
         enough = device.failure.requested_bytes / device.allocated_bytes[device.peak] if device.failure else 1.0
@@ -59,7 +57,7 @@ def plan_of(device: DeviceHistory, tries: WhatIf | None, growth: Growth | None) 
 
 def _setting(device: DeviceHistory, tries: WhatIf) -> Advice | None:
     preferred = (
-        trial for trial in tries.trials if trial.name == _PREFERRED and not trial.fails and _worth(tries, trial)
+        trial for trial in tries.settings if trial.name == _PREFERRED and not trial.fails and _worth(tries, trial)
     )
     best = next(preferred, tries.best)
     if best is None:

@@ -39,7 +39,6 @@ class Trial:
     in_use_bytes: int  # the peak of what is in use
     device_allocs: int  # how often memory was taken from the device (cudaMalloc, or pages mapped)
     fails: bool  # whether a request was not met
-    is_setting: bool  # whether the name is a value of ``PYTORCH_ALLOC_CONF``
 
 
 @dataclass(frozen=True)
@@ -49,7 +48,7 @@ class WhatIf:
     recorded_bytes: int  # the peak of the reserved memory as recorded
     replay: Replay  # the history itself, simulated from the recorded beginning
     base: Trial  # the recorded settings, tried like the others
-    trials: tuple[Trial, ...]
+    settings: tuple[Trial, ...]
     begins_empty: bool  # whether the tries ask anew for what was there before the recording
     kept: Trial | None  # without empty_cache(), if the program calls it
     mended: Trial | None  # without what grows from step to step, if anything does
@@ -65,9 +64,14 @@ class WhatIf:
         return min(self.recorded_bytes, self.base.reserved_bytes)
 
     @property
+    def trials(self) -> tuple[Trial, ...]:
+        """All tries but that of the recorded settings."""
+        return (*self.settings, *filter(None, (self.kept, self.mended)))
+
+    @property
     def best(self) -> Trial | None:
         """The setting that needs the least."""
-        met = (trial for trial in self.trials if trial.is_setting and not trial.fails)
+        met = (trial for trial in self.settings if not trial.fails)
         return min(met, key=lambda trial: trial.reserved_bytes, default=None)
 
     @property
@@ -112,8 +116,7 @@ def what_if(device: DeviceHistory, growth: Growth | None) -> WhatIf:
         if growth:
             words = "what is collected, on the CPU" if growth.joined else "what each step leaves, freed at its end"
             mended = tried(words, None, _mended(requests.events, growth))
-    more = (trial for trial in (kept, mended) if trial)
-    return WhatIf(recorded, replay, base, (*trials, *more), requests.begins_empty, kept, mended)
+    return WhatIf(recorded, replay, base, tuple(trials), requests.begins_empty, kept, mended)
 
 
 class _Requests:
@@ -157,7 +160,7 @@ class _Requests:
             for operation in allocator.operations:
                 level += operation.change_bytes
                 peak = max(peak, level)
-        return Trial(name, peak, in_use, allocator.device_allocs, not met, options is not None)
+        return Trial(name, peak, in_use, allocator.device_allocs, not met)
 
 
 def _on_top(own: AllocatorOptions, text: str) -> AllocatorOptions:

@@ -234,14 +234,12 @@ def test_a_setting_that_needs_less_is_advised_with_what_it_saves() -> None:
     assert (advice.known, advice.of, advice.lesson) == ("simulated", "the reserved peak", "caching_allocator")
     assert advice.saves == pytest.approx(1 - 180 * MIB / whole)
     assert "expandable_segments:True" in report.card().words
-    assert "in a simulation that reproduces the recorded peak." in advice.because
 
 
 def test_what_a_segment_or_two_make_is_no_advice() -> None:
     program = one_by_one((30, 34))
     assert device_of(program).peak_reserved_bytes == 64 * MIB
     assert device_of(program).plan == ()
-    assert "the best setting that was tried gets 24.0 MiB of it back" in text(read_snapshot(program.snapshot()))
 
 
 def test_expandable_segments_come_before_a_setting_that_suits_the_recording_alone() -> None:
@@ -746,9 +744,8 @@ def test_a_file_its_bytes_and_json_give_the_same(tmp_path: Path) -> None:
     texts = {repr(read_snapshot(path)) for path in paths}
     assert len(texts) == 1
     assert repr(read_snapshot(pickle.dumps(value))).splitlines()[1:] == texts.pop().splitlines()[1:]
-    old = saved(value, _use_new_zipfile_serialization=False)
-    others = (*(pickle.dumps(value, protocol) for protocol in range(2, 6)), saved(value), old)
-    for data in (*others, gzip.compress(others[0]), gzip.compress(old)):
+    others = (*(pickle.dumps(value, protocol) for protocol in range(2, 6)), saved(value))
+    for data in (*others, *map(gzip.compress, others)):
         assert read_snapshot(data).devices[0].plan == ()
 
 
@@ -773,9 +770,9 @@ class Hostile:
         return os.mkdir, ("hostile",)
 
 
-def saved(value: Any, **options: Any) -> bytes:
+def saved(value: Any) -> bytes:
     """What torch.save writes."""
-    torch.save(value, file := io.BytesIO(), **options)
+    torch.save(value, file := io.BytesIO())
     return file.getvalue()
 
 
@@ -796,7 +793,6 @@ def deep(count: int) -> bytes:
         (b"\x1f\x8brest", "is damaged: it cannot be unpacked"),
         (gzip.compress(pickle.dumps({"segments": []}))[:-9], "is cut short"),
         (saved({"weight": torch.ones(3)}), "as checkpoints do, and so is no memory snapshot"),
-        (saved({"weight": torch.ones(3)}, _use_new_zipfile_serialization=False), "as checkpoints do"),
         (b'{"traceEvents": []}', "read it with `course trace`"),
         (b'{"model": {}}', "has no list of segments"),
         (b"loss 0.3\n", "neither a pickle nor JSON"),

@@ -30,8 +30,6 @@ LEAST_BYTES = 2 * DEFAULT_LARGE_SEGMENT_BYTES
 # 2.9 knows the new name, and ignores it for some options: https://github.com/pytorch/pytorch/issues/183387
 _OLDER_NAME = "Before PyTorch 2.10 the variable is PYTORCH_CUDA_ALLOC_CONF."
 _IN_USE = "the peak in use"
-_LEAK, _COLLECTED = "free what each step keeps", "move to the CPU what"
-_GRAPHS = "use torch.no_grad() for what does not train"
 _ENTROPY = re.compile(r"cross_entropy|log_softmax|nll_loss|CrossEntropy|CausalLM")
 
 
@@ -43,7 +41,7 @@ def plan_of(device: DeviceHistory, tries: WhatIf | None, growth: Growth | None) 
     """
     if tries is None:
         return ()
-    first = [_growth(device, tries, growth)]
+    first = [_growth(tries, growth)]
     entries = [_setting(device, tries), _empty_cache(device, tries), _logits(device)]
     if device.was_short:
         if not (first[0] and growth.stack.kind == FORWARD and not tries.mended.fails):  # else it holds what grows
@@ -73,12 +71,8 @@ def _setting(device: DeviceHistory, tries: WhatIf) -> Advice | None:
         return Advice(change, f"{because} {_OLDER_NAME}", "caching_allocator")
     if not _worth(tries, best):
         return None
-    how = "that begins with an empty allocator, as the one that it is held against"
-    if not tries.begins_empty:
-        off = f"is off by {format_percent(tries.error)} for the recorded settings"
-        how = "that reproduces the recorded peak" if tries.error < 5e-4 else f"that {off}"
     needs, before = format_bytes(best.reserved_bytes), format_bytes(tries.before_bytes)
-    because = f"The same requests need {needs} instead of {before}, in a simulation {how}. {_OLDER_NAME}"
+    because = f"The same requests need {needs} instead of {before}, in a simulation. {_OLDER_NAME}"
     of = "the reserved peak outside private pools" if device.private_bytes else "the reserved peak"
     return Advice(change, because, "caching_allocator", tries.saving(best), "simulated", of)
 
@@ -88,38 +82,28 @@ def _worth(tries: WhatIf, trial: Trial) -> bool:
     return tries.counts(tries.saving(trial)) and tries.before_bytes - trial.reserved_bytes >= LEAST_BYTES
 
 
-def _growth(device: DeviceHistory, tries: WhatIf, growth: Growth | None) -> Advice | None:
+def _growth(tries: WhatIf, growth: Growth | None) -> Advice | None:
     mended = tries.mended
     if growth is None or mended is None or (mended.fails and not tries.base.fails):
-        return None
-    if growth.bytes_a_round * growth.rounds < LEAST_SAVING * device.allocated_bytes[device.peak]:
         return None
     place, each = growth.stack.place, format_bytes(growth.bytes_a_round)
     saves, of, peak = tries.saving(mended), "the reserved peak", mended.reserved_bytes
     if not tries.counts(saves):  # else it fits into what is reserved anyway
         saves, of, peak = 1 - mended.in_use_bytes / max(1, tries.base.in_use_bytes), _IN_USE, mended.in_use_bytes
     because = f"Each of {growth.rounds} steps leaves {each} that no later one frees, most of it from {place}."
-    mend, change, lesson = (
-        "Freed at each step's end",
-        f"{_LEAK} from {place}, or move it to the CPU",
-        "memory_snapshots",
-    )
+    mend, lesson = "Freed at each step's end", "memory_snapshots"
+    change = f"free what each step keeps from {place}, or move it to the CPU"
     if growth.joined:
         because = f"{place} made a tensor anew {growth.rounds} times, larger by about {each} each time."
-        mend, change = "Without it on the GPU", f"{_COLLECTED} {place} collects"
+        mend, change = "Without it on the GPU", f"move to the CPU what {place} collects"
     elif growth.graphs:
         because = f"After the last backward pass, each of {growth.rounds} batches leaves {each}, most from {place}."
-        change, lesson = f"{_GRAPHS}, or free what each batch keeps", "no_grad"
+        change, lesson = "use torch.no_grad() for what does not train, or free what each batch keeps", "no_grad"
     if mended.fails:
         return Advice(change, because, lesson)
     met = "the request that failed is met, and " if tries.base.fails else ""
     because = f"{because} {mend} in a simulation, {met}{of} is {format_bytes(peak)}."
     return Advice(change, because, lesson, saves if saves >= 0.005 else None, "about", of)
-
-
-def is_growth(entry: Advice) -> bool:
-    """Whether an entry is about what grows."""
-    return entry.change.startswith((_LEAK, _COLLECTED, _GRAPHS))
 
 
 def _empty_cache(device: DeviceHistory, tries: WhatIf) -> Advice | None:

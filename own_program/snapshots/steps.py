@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain, islice, pairwise, takewhile
-from operator import itemgetter
 from statistics import fmean, median
 from typing import Any
 
@@ -21,6 +20,7 @@ from own_program.snapshots.stacks import BACKWARD, CACHE, FORWARD, NO_STACK, OPT
 
 _LEAST_ROUNDS = 4  # the first may set up what stays, and what the last one keeps may still be freed
 _QUARTERS = 4
+_LEAST_GROWN = 0.05  # of the peak in use
 _LEAST_ALIKE = 0.5  # of what two neighbouring rounds ask for
 _MOST_MARKERS = 50
 _MOST_KEPT = 0.5  # of what a round without training asks for; layers of one pass keep more, for a backward pass
@@ -108,38 +108,35 @@ def _functions(stack: Stack) -> list[tuple[str, str]]:
 
 
 def growth_of(device: DeviceHistory) -> Growth | None:
-    """What each round leaves behind; None if nothing, or where no rounds can be told."""
+    """What each round leaves behind; None if next to nothing, or where no rounds can be told."""
     if device.whole is not device.common or not device.has_stacks:
         return None
+    least = _LEAST_GROWN * device.allocated_bytes[device.peak]
+    return next((growth for growth in _growths(device) if growth.bytes_a_round * growth.rounds >= least), None)
+
+
+def _growths(device: DeviceHistory) -> Iterator[Growth]:
     # A request's name in the simulation is its number among those of the history, the failed ones included.
     asked = [entry for entry in device.entries if entry["action"] in ("alloc", "oom")]
     failed = {number: entry for number, entry in enumerate(asked, 1) if entry["action"] == "oom"}
     names = [number for number in range(1, len(asked) + 1) if number not in failed]
     requests = _Requests(device)
     if device.was_short:
-        growth = _joined(device, requests, names, failed) or _after_training(device, requests, names)
-        if growth is not None:
-            return growth
-    loops = list(requests.rounds())
+        yield from _joined(device, requests, names, failed)
+        yield from _after_training(device, requests, names)
+    loops, most_kept = list(requests.rounds()), 2.0 if requests.surely else _MOST_KEPT
     for number, begins in enumerate(loops):
         # Of the loop that is most of it any end will do; a rarer one that ended long ago only filled something.
         longest = max(end - start for start, end in pairwise(begins))
         if number == 0 or len(requests.stacks) - begins[-1] <= 2 * longest:
-            growth = _left(requests, names, begins, len(begins), _most_kept(requests))
+            growth = _left(requests, names, begins, len(begins), most_kept)
             # An optimizer's state comes late where more of a model is trained from some step on.
             if growth is not None and (number == 0 or growth.stack.kind != OPTIMIZER):
-                return growth
+                yield growth
     for begins in loops[:1]:  # not every step may leave something
-        if len(begins) <= 2 * _QUARTERS:
-            break
-        growth = _left(requests, names, begins, _QUARTERS, _most_kept(requests))
+        growth = _left(requests, names, begins, _QUARTERS, most_kept) if len(begins) > 2 * _QUARTERS else None
         if growth is not None and growth.stack.kind != OPTIMIZER:
-            return growth
-    return None
-
-
-def _most_kept(requests: _Requests) -> float:
-    return 2.0 if requests.surely else _MOST_KEPT
+            yield growth
 
 
 def _left(
@@ -168,13 +165,13 @@ def _left(
     return Growth(most, median(sizes) or fmean(sizes), len(rounds), ends, graphs)
 
 
-def _after_training(device: DeviceHistory, requests: _Requests, names: Sequence[int]) -> Growth | None:
+def _after_training(device: DeviceHistory, requests: _Requests, names: Sequence[int]) -> Iterator[Growth]:
     """What rounds leave behind after the last backward pass, as in an evaluation: more than was held before.
 
     A forward pass that is still to be followed by a backward pass holds no more blocks of a line than those before.
     """
     if not requests.has_backward:
-        return None
+        return
     backward = (block for block, s in zip(requests.blocks, requests.stacks, strict=True) if s.kind in _OF_TRAINING)
     since = max(block.born for block in backward)
     later = _Requests(device, since)
@@ -185,15 +182,15 @@ def _after_training(device: DeviceHistory, requests: _Requests, names: Sequence[
             changes = [(block.born, 1) for block in alike]
             changes += [(block.died, -1) for block in alike if block.died is not None]
             before = max(accumulate(change for at, change in sorted(changes) if at <= since), default=0)
-            return growth if sum(block.died is None for block in alike) >= 2 * before else None
-    return None
+            if sum(block.died is None for block in alike) >= 2 * before:
+                yield growth
+            return
 
 
 def _joined(
     device: DeviceHistory, requests: _Requests, names: Sequence[int], failed: Mapping[int, Mapping[str, Any]]
-) -> Growth | None:
-    """A tensor that a line outside of all modules makes anew and larger each time, as torch.cat of all results does."""
-    found: list[tuple[int, Growth]] = []
+) -> Iterator[Growth]:
+    """Tensors that a line outside of all modules makes anew and larger each time, as torch.cat of all results does."""
     of_line: dict[int, list[int]] = {}
     for index, stack in enumerate(requests.stacks):
         if stack.path and not stack.in_module and stack.kind not in (*_BACKWARD, CACHE, FORWARD, OPTIMIZER, WEIGHTS):
@@ -209,8 +206,7 @@ def _joined(
             stack = requests.stacks[made[0]]
             also = (name for name, e in failed.items() if device.read(e.get("frames") or ()).path == stack.path)
             without = {*(names[index] for index in made), *also}
-            found.append((size, Growth(stack, more / (last - first), last - first, {}, joined=without)))
-    return max(found, key=itemgetter(0), default=(0, None))[1]
+            yield Growth(stack, more / (last - first), last - first, {}, joined=without)
 
 
 def _is_there(block: Allocation, moment: int) -> bool:

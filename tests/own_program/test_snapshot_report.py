@@ -7,7 +7,6 @@ import io
 import json
 import os
 import pickle
-import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
@@ -44,6 +43,7 @@ def train(line: int) -> tuple[str, int, str]:
 FORWARD = frames(("/home/me/net.py", 7, "forward"), MODULE, train(20))
 BACKWARD = frames(("", 0, "at::empty_cuda"), ENGINE)
 INPUT, STATE = frames(train(19)), frames(ADAM, train(23))
+MOVED = frames((MODULE[0], 900, "_apply"), train(3))
 
 
 class Recorded:
@@ -154,7 +154,6 @@ def test_a_healthy_training_has_no_plan_and_its_peak_is_told_by_line_and_kind() 
     assert repr(device.holders[0].stack.caller) == "train.py:20 main"
     assert device.plan == ()
     assert "nothing stands out" in report.card().words
-    assert device.tries.error == 0
     assert "reproduced to the byte" in text(report)
     assert "By what it is for: forward 63%, optimizer 25%, backward 8.5%, other 2.8%." in text(report)
 
@@ -176,8 +175,7 @@ def test_what_is_reserved_and_not_in_use_is_counted_while_the_most_is_reserved()
     program.give("first")
     program.take("second", 120 * MIB)  # too large for what is cached
     device = device_of(program)
-    assert device.peak_reserved_bytes == 220 * MIB
-    assert device.lost_bytes == 100 * MIB
+    assert (device.peak_reserved_bytes, device.lost_bytes) == (220 * MIB, 100 * MIB)
     # A recording that begins afterwards finds the peak before it.
     begun = len(program.entries)
     program.give("second")
@@ -191,7 +189,6 @@ def test_what_is_reserved_and_not_in_use_is_counted_while_the_most_is_reserved()
     # Begun empty, any try needs less; that says nothing of a setting.
     assert "220 MiB reserved, all of it from before the recording: nothing stands out" in text(report)
     assert "that cache is older than the recording, and how it came about is not in the file" in text(report)
-    assert "no setting" not in text(report)
     assert late.tries.saving(late.tries.best) == 0
 
 
@@ -200,8 +197,7 @@ def test_a_backward_pass_is_told_from_its_frames_and_no_other() -> None:
     closure = frames(
         ("/me/net.py", 7, "forward"), MODULE, train(20), ("/x/site-packages/torch/optim/lbfgs.py", 3, "step")
     )
-    moved = frames((MODULE[0], 900, "_apply"), (MODULE[0], 1100, "to"), train(3))
-    assert [read_stack(each).kind for each in (BACKWARD, custom, closure, moved, STATE, INPUT, [])] == [
+    assert [read_stack(each).kind for each in (BACKWARD, custom, closure, MOVED, STATE, INPUT, [])] == [
         *("backward", "backward", "forward", "weights", "optimizer", "other", "no Python stack"),
     ]
 
@@ -234,18 +230,15 @@ def test_a_setting_that_needs_less_is_advised_with_what_it_saves() -> None:
     assert (advice.known, advice.of, advice.lesson) == ("simulated", "the reserved peak", "caching_allocator")
     assert advice.saves == pytest.approx(1 - 180 * MIB / whole)
     assert "expandable_segments:True" in report.card().words
-
-
-def test_what_a_segment_or_two_make_is_no_advice() -> None:
-    program = one_by_one((30, 34))
-    assert device_of(program).peak_reserved_bytes == 64 * MIB
-    assert device_of(program).plan == ()
-
-
-def test_expandable_segments_come_before_a_setting_that_suits_the_recording_alone() -> None:
-    (advice,) = device_of(one_by_one(range(130, 146, 2))).plan  # rounded to 144 MiB they are all the same
-    assert advice.change == "set PYTORCH_ALLOC_CONF=expandable_segments:True"
     assert "Before PyTorch 2.10 the variable is PYTORCH_CUDA_ALLOC_CONF" in advice.because
+
+
+@pytest.mark.parametrize(("sizes", "plan"), [((30, 34), []), (range(130, 146, 2), ["expandable_segments:True"])])
+def test_a_segment_or_two_are_no_advice_and_expandable_ones_come_before_what_suits_the_recording(
+    sizes: Iterable[int], plan: list[str]
+) -> None:
+    changes = [advice.change for advice in device_of(one_by_one(sizes)).plan]  # rounded to 144 MiB all are the same
+    assert changes == [f"set PYTORCH_ALLOC_CONF={name}" for name in plan]
 
 
 def test_settings_that_are_not_recorded_show_in_the_history() -> None:
@@ -311,20 +304,6 @@ def test_a_history_in_which_next_to_nothing_happened_is_none(asks: int) -> None:
 # Steps that leave something behind
 
 
-def test_what_each_step_leaves_is_found_and_freed_in_a_simulation() -> None:
-    healthy, leaking = (read_snapshot(training(10, leak).snapshot()).devices[0] for leak in (False, True))
-    assert healthy.growth is None
-    assert leaking.growth.bytes_a_round == 20 * MIB
-    assert repr(leaking.growth.stack.place) == "train.py:25 main"
-    advice = next(each for each in leaking.plan if each.lesson == "memory_snapshots")
-    assert "train.py:25 main" in advice.change
-    assert advice.known == "about"
-    saved = 1 - leaking.tries.mended.reserved_bytes / leaking.peak_reserved_bytes
-    assert advice.saves == pytest.approx(saved)
-    # All but what the first and the last round leave goes; segments are of whole multiples of 2 MiB.
-    assert leaking.peak_reserved_bytes - leaking.tries.mended.reserved_bytes >= 6 * 20 * MIB
-
-
 OUTPUT = frames(("/home/me/net.py", 8, "forward"), MODULE, train(20))
 
 
@@ -359,7 +338,6 @@ def test_what_is_filled_once_or_cleared_is_no_leak(kind: str) -> None:
     assert device_of(steps(30, fills)).growth is None
 
 
-MOVED = frames((MODULE[0], 900, "_apply"), train(3))
 INSIDE = frames(("/me/net.py", 9, "forward"), MODULE, MODULE, train(20))
 LATER = [frames(train(line)) for line in (21, 22)]
 
@@ -397,13 +375,20 @@ def test_what_an_evaluation_now_and_then_leaves_is_found() -> None:
     assert (growth.rounds, growth.stack.caller.line) == (4, 51)
 
 
+def test_what_each_step_leaves_is_counted_and_freed_in_a_simulation() -> None:
+    device = device_of(training(10, leak=True))
+    assert device.growth.bytes_a_round == 20 * MIB
+    assert device.plan[0].saves == pytest.approx(1 - device.tries.mended.reserved_bytes / device.peak_reserved_bytes)
+    # All but what the first and the last round leave goes; segments are of whole multiples of 2 MiB.
+    assert device.peak_reserved_bytes - device.tries.mended.reserved_bytes >= 6 * 20 * MIB
+
+
 def test_a_leak_is_told_where_it_fits_into_memory_that_is_reserved_anyway() -> None:
-    device = read_snapshot(training(10, leak=True, setup_bytes=500 * MIB).snapshot()).devices[0]
+    device = device_of(training(10, leak=True, setup_bytes=500 * MIB))
     assert device.peak_reserved_bytes < 520 * MIB
     (advice,) = device.plan
     assert (advice.lesson, advice.saves) == ("memory_snapshots", None)
     assert "Each of 8 steps leaves 20.0 MiB" in advice.because
-    assert len(re.findall("Each of 8 steps leaves", text(read_snapshot(training(10, leak=True).snapshot())))) == 1
 
 
 @pytest.mark.parametrize("leaks", [False, True])
@@ -422,16 +407,11 @@ def test_a_real_program_on_the_cpu(tmp_path: Path, leaks: bool) -> None:
                 kept.append(outputs.detach() + 1)
             del outputs
         dump(str(tmp_path / "snapshot.pickle"))
-    report = read_snapshot(tmp_path / "snapshot.pickle")
-    growth = report.devices[0].growth
-    assert (growth is not None) == leaks, growth
+    (device,) = read_snapshot(tmp_path / "snapshot.pickle").devices
+    assert [advice.lesson for advice in device.plan] == ["memory_snapshots"] * leaks
+    assert device.holders[0].stack.kind in ("forward", "no Python stack", "other")
     if leaks:
-        assert growth.bytes_a_round == 2048 * 512 * 4
-        assert growth.stack.place.file == __file__
-        assert any(advice.lesson == "memory_snapshots" for advice in report.devices[0].plan)
-    else:
-        assert report.devices[0].plan == ()
-        assert report.devices[0].holders[0].stack.kind in ("forward", "no Python stack")
+        assert (device.growth.bytes_a_round, device.growth.stack.place.file) == (2048 * 512 * 4, __file__)
 
 
 # Out of memory
@@ -487,7 +467,7 @@ def test_a_checkpoint_that_was_loaded_onto_the_gpu_is_told_from_weights_that_are
     load = frames((MODULE[0].replace("nn/modules/module", "serialization"), 853, "_load"), train(5))
     for number in range(4):
         program.take(f"loaded {number}", 60 * MIB, load)
-        program.take(f"weight {number}", 60 * MIB, frames((MODULE[0], 900, "_apply"), train(3)) if beside else STATE)
+        program.take(f"weight {number}", 60 * MIB, MOVED if beside else STATE)
     program.take("kept", 400 * MIB, FORWARD)
     program.take("gradient", 200 * MIB, BACKWARD)
     found = [advice for advice in device_of(program).plan if "map_location='cpu'" in advice.change]
@@ -508,12 +488,6 @@ def test_a_request_that_failed_says_what_stood_in_its_way(trains: bool) -> None:
     program.take("large", 500 * MIB, FORWARD)
     noted = [{"name": "Optimizer.zero_grad#AdamW.zero_grad"}] if trains else []
     report = read_snapshot(program.snapshot() | {"external_annotations": noted})
-    failure = report.devices[0].device.failure
-    assert failure.requested_bytes == 500 * MIB
-    assert failure.reserved_bytes == 720 * MIB
-    assert failure.device_free_bytes == 280 * MIB
-    assert failure.allocated_bytes == 600 * MIB
-    assert failure.largest_free_bytes == 20 * MIB
     words = text(report)
     assert "GPU 0 ran out of memory at a request of 500 MiB: 720 MiB were reserved, and 600 MiB of them in use" in words
     assert "120 MiB were reserved and not in use, in pieces of at most 20.0 MiB; the device had 280 MiB left" in words
@@ -522,9 +496,8 @@ def test_a_request_that_failed_says_what_stood_in_its_way(trains: bool) -> None:
         assert lessons == ["activation_checkpointing", "gradient_accumulation"]
     else:  # or it is the first step of a training
         assert lessons == ["no_grad", "activation_checkpointing", "memory_snapshots"]
-        assert [advice.change.rpartition(", ")[2] for advice in report.devices[0].plan[:2]] == [
-            *("if it does not train", "if it trains"),
-        ]
+        assert "if it does not train" in words
+        assert "if it trains" in words
     assert report.devices[0].plan[0].saves == pytest.approx(11 / 12)  # of 720 MiB one block of 60 has to be there
 
 
@@ -550,9 +523,9 @@ def test_forward_passes_that_do_not_train_are_made_smaller_and_not_checkpointed(
     assert device.device.give_backs["retry"]
     (advice,) = [advice for advice in device.plan if advice.lesson != "caching_allocator"]
     assert advice.change.startswith("use a smaller batch or shorter inputs")
-    words = repr(read_snapshot(passes(keeps=True).snapshot()))
+    words = text(read_snapshot(passes(keeps=True).snapshot()))
     assert "torch.no_grad()" in words
-    assert "of what is in use is from earlier forward passes" in " ".join(words.split())
+    assert "of what is in use is from earlier forward passes" in words
     assert "heckpoint" not in words
 
 
@@ -562,7 +535,7 @@ CROSS_ENTROPY = ("/env/lib/python3.11/site-packages/torch/nn/functional.py", 349
 @pytest.mark.parametrize("share", [1, 12])
 def test_copies_of_logits_are_named_where_they_fill_the_memory(share: int) -> None:
     program = Recorded(device_bytes=4000 * MIB)
-    program.take("weights", 500 * MIB, frames((MODULE[0], 900, "_apply"), train(3)))
+    program.take("weights", 500 * MIB, MOVED)
     program.take("hidden", 400 * MIB, FORWARD)
     program.take("logits", 600 * MIB // share, FORWARD)
     program.take("float", 1200 * MIB // share, frames(("/home/me/losses.py", 12, "compute_loss"), train(21)))
@@ -581,7 +554,7 @@ def test_copies_of_logits_are_named_where_they_fill_the_memory(share: int) -> No
 def test_a_device_that_others_fill_is_told(size: int) -> None:
     """24,230 MiB are what a GPU of 24 GiB leaves to a program that is alone, and 81,000 one of 80 GiB."""
     program = Recorded(device_bytes=size * MIB)
-    program.take("weights", (size - 15) * MIB, frames((MODULE[0], 900, "_apply"), train(3)))
+    program.take("weights", (size - 15) * MIB, MOVED)
     program.take("batch", 20 * MIB, INPUT)
     report = read_snapshot(program.snapshot())
     assert ("so others hold the rest (nvidia-smi)" in text(report)) == (size == 400)
@@ -593,7 +566,7 @@ def test_a_device_that_others_fill_is_told(size: int) -> None:
 
 def test_weights_and_a_cache_that_fill_the_memory_are_told() -> None:
     program = Recorded(device_bytes=2000 * MIB)
-    program.take("weights", 1200 * MIB, frames((MODULE[0], 900, "_apply"), train(3)))
+    program.take("weights", 1200 * MIB, MOVED)
     cache = frames(("/env/lib/python3.11/site-packages/transformers/cache_utils.py", 9, "update"), MODULE, train(20))
     for number in range(21):
         program.take(f"keys {number}", 40 * MIB, cache)
@@ -601,6 +574,14 @@ def test_weights_and_a_cache_that_fill_the_memory_are_told() -> None:
     assert "1.17 GiB, 60% of what is in use" in weights.because
     assert (cached.change, cached.known) == ("use a smaller batch or shorter inputs", "at most")
     assert cached.saves == pytest.approx(0.4)
+
+
+def test_an_optimizer_that_fills_the_memory_is_sharded() -> None:
+    program = Recorded(device_bytes=400 * MIB)
+    for name, size in {"state": 200, "weights": 100, "more": 200}.items():
+        program.take(name, size * MIB, STATE if size == 200 else MOVED)
+    (advice,) = device_of(program).plan
+    assert (advice.lesson, advice.known, advice.saves) == ("fsdp", "at most", pytest.approx(2 / 3))
 
 
 def test_a_setting_under_which_the_request_is_met_is_found() -> None:
@@ -617,22 +598,11 @@ def test_a_setting_under_which_the_request_is_met_is_found() -> None:
     assert device.plan[0].saves is None
 
 
-def test_an_optimizer_that_fills_the_memory_is_sharded() -> None:
-    program = Recorded(device_bytes=400 * MIB)
-    program.take("weights", 100 * MIB, frames((MODULE[0], 900, "_apply"), train(3)))
-    program.take("state", 200 * MIB, STATE)
-    program.take("more", 200 * MIB, STATE)
-    (advice,) = device_of(program).plan
-    assert (advice.lesson, advice.known) == ("fsdp", "at most")
-    assert advice.saves == pytest.approx(2 / 3)
-
-
 # Several devices, private pools, newer and older files
 
 
 def several() -> dict[str, Any]:
-    first, second = training(5), fragmenting()
-    one, two = first.snapshot(), second.snapshot(device=2)
+    one, two = training(5).snapshot(), fragmenting().snapshot(device=2)
     traces = [one["device_traces"][0], [], two["device_traces"][2]]
     return {"segments": one["segments"] + two["segments"], "device_traces": traces}
 
@@ -641,13 +611,9 @@ def test_each_device_has_a_card_and_one_names_them() -> None:
     report = read_snapshot(several())
     assert [part.device.device for part in report.devices] == [0, 2]
     assert report.card().words.startswith("2 GPUs, GPU 2 the most")
-    first, second = (part.peak_reserved_bytes for part in report.devices)
-    assert bool(report.card().notes) == (second > 2 * first)
     assert len(report.cards) == 3
     assert report._repr_html_().count('class="course-card"') == 3
-    assert report._repr_html_().count("<style>") == 1
-    alone = read_snapshot(several(), device=2)
-    assert alone.card().words.startswith("GPU 2 held up to")
+    assert read_snapshot(several(), device=2).card().words.startswith("GPU 2 held up to")
     with pytest.raises(SnapshotError, match="has no memory of GPU 1: it has 0 and 2"):
         read_snapshot(several(), device=1)
 
@@ -790,16 +756,13 @@ def deep(count: int) -> bytes:
         (json.dumps({"segments": [1, 2]}).encode()[:-3], "damaged or cut short"),
         (pickle.dumps([1]), "holds a list and no memory snapshot"),
         (b"PK\x03\x04rest", "is damaged: it cannot be unpacked"),
-        (b"\x1f\x8brest", "is damaged: it cannot be unpacked"),
         (gzip.compress(pickle.dumps({"segments": []}))[:-9], "is cut short"),
         (saved({"weight": torch.ones(3)}), "as checkpoints do, and so is no memory snapshot"),
         (b'{"traceEvents": []}', "read it with `course trace`"),
-        (b'{"model": {}}', "has no list of segments"),
         (b"loss 0.3\n", "neither a pickle nor JSON"),
         (b"[" * 200_000, "nested far too deep"),
         (deep(300_000), "tuples of other things than numbers"),
         (b"\x80\x04]r\xff\xff\xff\x7f.", "made to fill the memory"),
-        (b"\x80\x04\x8e" + (2**40).to_bytes(8, "little") + b".", "cut short"),
         (b'{"segments": [], "device_traces": [[{"action": "alloc", "size": -1}]]}', "no action or size"),
         (b'{"segments": [{"address": 0}], "device_traces": []}', "segment 0 has no address"),
         (b'{"segments": [], "device_traces": []}', "has no memory of any GPU"),
@@ -807,7 +770,6 @@ def deep(count: int) -> bytes:
         (pickle.dumps({"segments": [{**SEGMENT, "blocks": BLOCKS}] * 1000}), "2000000 blocks, and at most 1000000"),
         (pickle.dumps({"segments": [{**SEGMENT, "total_size": 2**60}]}), "more memory than any device"),
         (pickle.dumps({"segments": [SEGMENT], "device_traces": [[{}] * 2000] * 1000}), "2000000 entries"),
-        (pickle.dumps({"segments": [SEGMENT], "device_traces": [[1]]}), "no list of entries"),
     ],
     ids=lambda value: "data" if isinstance(value, bytes) else value,  # bytes differ from process to process
 )
@@ -815,13 +777,11 @@ def test_what_is_wrong_with_a_file_is_said_in_one_sentence(
     data: bytes, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    path = tmp_path / "snapshot.pickle"
-    path.write_bytes(data)
     with pytest.raises(SnapshotError, match=message) as caught:
-        read_snapshot(path)
+        read_snapshot(data)
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 400
-    assert list(tmp_path.iterdir()) == [path]
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
@@ -855,17 +815,16 @@ def test_a_damaged_file_gives_a_sentence_or_a_card(data) -> None:
     assert repr(report)
 
 
-def test_it_needs_the_standard_library_alone(tmp_path: Path) -> None:
+def test_it_needs_the_standard_library_alone() -> None:
     """So that it runs in a page, in Pyodide."""
-    path = tmp_path / "snapshot.pickle"
-    path.write_bytes(pickle.dumps(fragmenting().snapshot()))
-    program = f"""
+    program = """
 import sys
 for name in ("numpy", "torch", "matplotlib", "cattrs", "attrs", "tqdm", "yaml", "scipy", "PIL", "jinja2"):
     sys.modules[name] = None
 from own_program import read_snapshot
-print(read_snapshot({str(path)!r}))
+print(read_snapshot(sys.stdin.buffer.read()))
 """
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
-    assert run.returncode == 0, run.stderr
-    assert "expandable_segments:True" in run.stdout
+    data = pickle.dumps(fragmenting().snapshot())
+    run = subprocess.run([sys.executable, "-c", program], input=data, capture_output=True, timeout=60)
+    assert run.stderr == b""
+    assert b"expandable_segments:True" in run.stdout

@@ -97,7 +97,7 @@ def _growth(tries: WhatIf, growth: Growth | None) -> Advice | None:
         because = f"{place} made a tensor anew {growth.rounds} times, larger by about {each} each time."
         mend, change = "Without it on the GPU", f"move to the CPU what {place} collects"
     elif growth.graphs:
-        because = f"After the last backward pass, each of {growth.rounds} batches leaves {each}, most from {place}."
+        because = f"Each of {growth.rounds} batches without a backward pass leaves {each}, most of it from {place}."
         change, lesson = "use torch.no_grad() for what does not train, or free what each batch keeps", "no_grad"
     if mended.fails:
         return Advice(change, because, lesson)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import nlargest
 from itertools import accumulate, chain, islice, pairwise, takewhile
 from statistics import fmean, median
 from typing import Any
@@ -23,6 +24,7 @@ _QUARTERS = 4
 _LEAST_GROWN = 0.05  # of the peak in use
 _LEAST_ALIKE = 0.5  # of what two neighbouring rounds ask for
 _MOST_MARKERS = 50
+_MOST_GAPS = 3
 _MOST_KEPT = 0.5  # of what a round without training asks for; layers of one pass keep more, for a backward pass
 _BACKWARD = (BACKWARD, NO_STACK)
 _OF_TRAINING = (*_BACKWARD, OPTIMIZER)
@@ -37,15 +39,15 @@ class Growth:
     bytes_a_round: float  # in the median; the mean where most rounds leave nothing
     rounds: int  # without the first
     ends: Mapping[int, Sequence[int]]  # of each request that begins a round, the names of what the one before has left
-    graphs: bool = False  # whether that is most of what forward passes made after the last backward pass
+    graphs: bool = False  # whether that is most of what forward passes made in rounds without a backward pass
     joined: Collection[int] = ()  # the names of the tensors that are made anew, each larger than the one before
 
 
 class _Requests:
     """What a history asks for: blocks with their stacks, in the order of the requests."""
 
-    def __init__(self, device: DeviceHistory, since: int = 0) -> None:
-        self.blocks = [each for each in device.history.allocations if each.born > since]
+    def __init__(self, device: DeviceHistory, within: slice = slice(None)) -> None:
+        self.blocks = [each for each in device.history.allocations if each.born][within]
         self.stacks = [device.stack_of(block) for block in self.blocks]
         known: dict[tuple[object, ...], int] = {}
         each_once = {id(stack): stack for stack in self.stacks}.values()
@@ -123,7 +125,7 @@ def _growths(device: DeviceHistory) -> Iterator[Growth]:
     requests = _Requests(device)
     if device.was_short:
         yield from _joined(device, requests, names, failed)
-        yield from _after_training(device, requests, names)
+        yield from _without_training(device, requests, names)
     loops, most_kept = list(requests.rounds()), 2.0 if requests.surely else _MOST_KEPT
     for number, begins in enumerate(loops):
         # Of the loop that is most of it any end will do; a rarer one that ended long ago only filled something.
@@ -165,26 +167,26 @@ def _left(
     return Growth(most, median(sizes) or fmean(sizes), len(rounds), ends, graphs)
 
 
-def _after_training(device: DeviceHistory, requests: _Requests, names: Sequence[int]) -> Iterator[Growth]:
-    """What rounds leave behind after the last backward pass, as in an evaluation: more than was held before.
+def _without_training(device: DeviceHistory, requests: _Requests, names: Sequence[int]) -> Iterator[Growth]:
+    """What rounds without a backward pass leave behind, as in an evaluation: more than was held before.
 
     A forward pass that is still to be followed by a backward pass holds no more blocks of a line than those before.
     """
-    if not requests.has_backward:
-        return
-    backward = (block for block, s in zip(requests.blocks, requests.stacks, strict=True) if s.kind in _OF_TRAINING)
-    since = max(block.born for block in backward)
-    later = _Requests(device, since)
-    for begins in later.rounds():
-        growth = _left(later, names[len(names) - len(later.blocks) :], begins, len(begins), 2.0)
-        if growth is not None:
-            alike = [b for b in device.history.allocations if device.stack_of(b).place == growth.stack.place]
-            changes = [(block.born, 1) for block in alike]
-            changes += [(block.died, -1) for block in alike if block.died is not None]
-            before = max(accumulate(change for at, change in sorted(changes) if at <= since), default=0)
-            if sum(block.died is None for block in alike) >= 2 * before:
-                yield growth
-            return
+    of_training = [index for index, stack in enumerate(requests.stacks) if stack.kind in _OF_TRAINING]
+    gaps = pairwise([*of_training, len(requests.stacks)]) if requests.has_backward else ()
+    for start, end in nlargest(_MOST_GAPS, gaps, key=lambda gap: gap[1] - gap[0]):
+        within, since = slice(start + 1, end), requests.blocks[start].born
+        inside = _Requests(device, within)
+        grown = (_left(inside, names[within], begins, len(begins), 2.0) for begins in inside.rounds())
+        growth = next(filter(None, grown), None)
+        if growth is None:
+            continue
+        alike = [each for each in device.history.allocations if device.stack_of(each).place == growth.stack.place]
+        changes = [(block.born, 1) for block in alike]
+        changes += [(block.died, -1) for block in alike if block.died is not None]
+        before = max(accumulate(change for at, change in sorted(changes) if at <= since), default=0)
+        if sum(block.died is None for block in alike) >= 2 * before:
+            yield growth
 
 
 def _joined(

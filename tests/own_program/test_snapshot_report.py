@@ -435,8 +435,9 @@ def test_results_that_are_joined_on_the_gpu_grow(kind: str) -> None:
         assert "larger by about 30.0 MiB each time" in found[0].because
 
 
+@pytest.mark.parametrize("again", [True, False])
 @pytest.mark.parametrize("kind", ["graphs", "outputs", "nothing", "as before"])
-def test_what_batches_keep_after_training_comes_before_settings(kind: str) -> None:
+def test_what_batches_keep_after_training_comes_before_settings(kind: str, again: bool) -> None:
     """Layers that the program calls one by one keep no more than in the steps before."""
     program = Recorded(device_bytes=1500 * MIB)
     line = train(70) if kind != "as before" else train(20)
@@ -454,6 +455,8 @@ def test_what_batches_keep_after_training_comes_before_settings(kind: str) -> No
             program.take(f"val {batch} {layer}", 20 * MIB, [*asked[layer], *frames(line)])
         kept = {"graphs": 5, "as before": 5, "outputs": 1, "nothing": 0}[kind]
         program.give(f"batch {batch}", *(f"val {batch} {layer}" for layer in range(5 - kept)))
+    if again:
+        program.take("gradient", MIB, BACKWARD)
     program.take("large", 1490 * MIB, INPUT)
     first = device_of(program).plan[:1]
     assert [advice.lesson for advice in first if "no_grad" in advice.change] == ["no_grad"] * (kind == "graphs")

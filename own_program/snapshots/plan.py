@@ -134,16 +134,16 @@ def _logits(device: DeviceHistory) -> Advice | None:
     if held < max(_LOGITS_LARGE * total, LEAST_BYTES) or not (entropy or half):
         return None
     such = "a float32 copy of the logits and its log-softmax" if entropy else "float32 copies of the model's output"
-    one = f"The request that failed, of {format_bytes(size)}, is for a tensor that the loss works on, such as {such}."
+    change, lesson = "compute the loss in pieces, or use a fused loss", "memory_snapshots"
+    if not copies:
+        because = f"The request that failed, of {format_bytes(size)}, is for what the loss works on, such as {such}."
+        return Advice(change, because, lesson, size / (total + size), of="what was asked for")
     because = (
         f"{format_bytes(held)}, {format_percent(held / max(1, total))} of what is in use at the peak, lie in "
         f"{len(copies)} tensor{'s' * (len(copies) > 1)} of {format_bytes(size)} that the loss works on, such as {such}."
         f"{' The request that failed is for one more.' if more else ''}"
     )
-    change = "compute the loss in pieces, or use a fused loss"
-    if not copies:
-        return Advice(change, one, "memory_snapshots", size / (total + size), of="what was asked for")
-    return Advice(change, because, "memory_snapshots", held / total, of=_IN_USE)
+    return Advice(change, because, lesson, held / total, of=_IN_USE)
 
 
 def _held_by_forward(device: DeviceHistory) -> tuple[list[Allocation], int, float]:
@@ -192,6 +192,7 @@ def _passes(device: DeviceHistory) -> Iterator[Advice]:
     if keeps and any(device.stack_of(block).kind == LOSS for block in device.history.allocations):
         yield from _activations(device)  # it is about to train
         return
+    no_grad = "run it under torch.no_grad(), if it does not train"
     lines = {device.stack_of(block).path for block in blocks}
     begin = last_round(device, device.peak) or 0
     earlier = [block for block in blocks if block.born < begin]
@@ -199,10 +200,10 @@ def _passes(device: DeviceHistory) -> Iterator[Advice]:
         stays = sum(block.size_bytes for block in earlier) / held * share
         because = f"At the peak {format_percent(stays)} of what is in use is from earlier forward passes; "
         because += "no backward pass and no optimizer are in the recording."
-        yield Advice("run it under torch.no_grad(), if it does not train", because, "no_grad", stays, of=_IN_USE)
+        yield Advice(no_grad, because, "no_grad", stays, of=_IN_USE)
     elif keeps:
         because = "Forward passes keep what they made, and no backward pass and no optimizer are in the recording."
-        yield Advice("run it under torch.no_grad(), if it does not train", because, "no_grad", most, of=_IN_USE)
+        yield Advice(no_grad, because, "no_grad", most, of=_IN_USE)
         if len(blocks) >= _KEPT_BLOCKS:
             because = "A checkpointed module's tensors are freed, and computed again in the backward pass."
             change = "checkpoint the activations of the largest modules, if it trains"

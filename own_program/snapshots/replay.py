@@ -207,13 +207,7 @@ class Snapshot:
         """The segments right before an entry of the history, as recorded: undone from the end, not simulated."""
         return _undone(_Past(self._listed, self.options), self.entries, entry).state()
 
-    def replay(
-        self,
-        *,
-        cap_bytes: int | None = None,
-        device_bytes: int | None = None,
-        ties: Ties = "oldest",
-    ) -> Replay:
+    def replay(self, *, cap_bytes: int | None = None, device_bytes: int | None = None, ties: Ties = "oldest") -> Replay:
         """Let the recorded requests happen to the simulated allocator, and compare its memory with the recorded.
 
         Args:
@@ -222,12 +216,12 @@ class Snapshot:
             ties: which of several cached blocks of the same size is used: that in the ``oldest`` segment, as in PyTorch
                 2.13, or with the ``lowest`` address, as in 2.11. Where one does not fit, the other is tried as well.
         """
-        given = _Replayer(self, Allocator(self.options, cap_bytes, device_bytes, ties)).replay()
-        if given.agrees and not given.moved:
-            return given
-        other_ties = "lowest" if ties == "oldest" else "oldest"
-        other = _Replayer(self, Allocator(self.options, cap_bytes, device_bytes, other_ties)).replay()
-        return min(given, other, key=lambda replay: (len(replay.differences), replay.moved))
+        tried = []
+        for each in (ties, "lowest" if ties == "oldest" else "oldest"):
+            tried.append(_Replayer(self, Allocator(self.options, cap_bytes, device_bytes, each)).replay())
+            if tried[-1].agrees and not tried[-1].moved:
+                return tried[-1]
+        return min(tried, key=lambda replay: (len(replay.differences), replay.moved))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -307,9 +301,8 @@ class _Replayer:
         """What is recorded outside of a request, for which nothing but an emptied cache is known."""
         if self.operations:
             yield from self._emptied(self.operations)
-        yield from self._happen(
-            late for late in self.completed if not self.operations or late.id in self.allocator.pending
-        )
+        pending = self.allocator.pending
+        yield from self._happen(late for late in self.completed if not self.operations or late.id in pending)
         self.operations.clear()
         self.completed.clear()
 

@@ -28,6 +28,7 @@ _MOST_GAPS = 3
 _MOST_KEPT = 0.5  # of what a round without training asks for; layers of one pass keep more, for a backward pass
 _BACKWARD = (BACKWARD, NO_STACK)
 _OF_TRAINING = (*_BACKWARD, OPTIMIZER)
+_MEANT_TO_STAY = (WEIGHTS, CACHE)
 _LEAST_BACKWARD = 0.05  # of all requests: a few without a stack are no backward pass
 
 
@@ -147,7 +148,7 @@ def _left(
     """What rounds leave behind, at lines that do so in each of so many parts of the rounds."""
     blocks, stacks, lines = requests.blocks, requests.stacks, requests.lines
     rounds = [range(*span) for span in pairwise(begins)][1:]
-    left = [[i for i in each if _stays(blocks[i], stacks[i])] for each in rounds]
+    left = [[i for i in each if blocks[i].died is None and stacks[i].kind not in _MEANT_TO_STAY] for each in rounds]
     parts = min(parts, len(left))
     bounds = [part * len(left) // parts for part in range(parts + 1)]
     always = set.intersection(*({lines[i] for each in left[a:b] for i in each} for a, b in pairwise(bounds)))
@@ -211,17 +212,10 @@ def _joined(
             yield Growth(stack, more / (last - first), last - first, {}, joined=without)
 
 
-def _is_there(block: Allocation, moment: int) -> bool:
-    return block.born <= moment and (block.died is None or block.died > moment)
-
-
 def _follows(block: Allocation, before: Allocation) -> bool:
     """Whether a block may be made from the one before: that was still there, and no larger but for what is rounded."""
-    return _is_there(before, block.born) and before.size_bytes <= block.size_bytes + SMALL_REQUEST_BYTES
-
-
-def _stays(block: Allocation, stack: Stack) -> bool:
-    return block.died is None and stack.kind not in (WEIGHTS, CACHE)
+    is_there = before.died is None or before.died > block.born
+    return is_there and before.size_bytes <= block.size_bytes + SMALL_REQUEST_BYTES
 
 
 def trains(device: DeviceHistory) -> bool:

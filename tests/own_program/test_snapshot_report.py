@@ -151,7 +151,6 @@ def test_a_healthy_training_has_no_plan_and_its_peak_is_told_by_line_and_kind() 
         ("other", 4 * MIB, 1),
     ]
     assert repr(device.holders[0].stack.place) == "net.py:7 forward"
-    assert repr(device.holders[0].stack.caller) == "train.py:20 main"
     assert device.plan == ()
     assert "nothing stands out" in report.card().words
     assert "reproduced to the byte" in text(report)
@@ -694,7 +693,6 @@ def test_a_file_its_bytes_and_json_give_the_same(tmp_path: Path) -> None:
         path.write_bytes(data)
     texts = {repr(read_snapshot(path)) for path in paths}
     assert len(texts) == 1
-    assert repr(read_snapshot(pickle.dumps(value))).splitlines()[1:] == texts.pop().splitlines()[1:]
     others = (*(pickle.dumps(value, protocol) for protocol in range(2, 6)), saved(value))
     for data in (*others, *map(gzip.compress, others)):
         assert read_snapshot(data).devices[0].plan == ()
@@ -733,7 +731,7 @@ def saved(value: Any) -> bytes:
         (b"", "is empty: record one with"),
         (pickle.dumps({"segments": [Hostile()]}), r"would load \w+.mkdir, .*: do not load this file"),
         (pickle.dumps({"segments": []})[:-5], "cut short"),
-        (json.dumps({"segments": [1, 2]}).encode()[:-3], "damaged or cut short"),
+        (b'{"segments": [1', "damaged or cut short"),
         (pickle.dumps([1]), "holds a list and no memory snapshot"),
         (b"PK\x03\x04rest", "is damaged: it cannot be unpacked"),
         (gzip.compress(pickle.dumps({"segments": []}))[:-9], "is cut short"),
@@ -748,7 +746,6 @@ def saved(value: Any) -> bytes:
         (b'{"segments": [], "device_traces": []}', "has no memory of any GPU"),
         (pickle.dumps({"segments": [SEGMENT] * 2}), "segments overlap"),
         (pickle.dumps({"segments": [{**SEGMENT, "blocks": BLOCKS}] * 1000}), "2000000 blocks, and at most 1000000"),
-        (pickle.dumps({"segments": [{**SEGMENT, "total_size": 2**60}]}), "more memory than any device"),
     ],
     ids=lambda value: "data" if isinstance(value, bytes) else value,  # bytes differ from process to process
 )

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
+from itertools import pairwise
 from operator import itemgetter
 
-from course_utils.memory.allocator import DEFAULT_LARGE_SEGMENT_BYTES, option_pairs
+from course_utils.memory.allocator import DEFAULT_LARGE_SEGMENT_BYTES, SMALL_REQUEST_BYTES, option_pairs
 from course_utils.memory.cuda_history import Allocation
 from course_utils.show.advice import Advice
 from course_utils.show.formats import format_bytes, format_percent, format_seconds
 from own_program.snapshots.history import DeviceHistory
-from own_program.snapshots.stacks import CACHE, CHECKPOINT, FORWARD, LOSS, OPTIMIZER, WEIGHTS, is_loaded
+from own_program.snapshots.stacks import CACHE, CHECKPOINT, FORWARD, LOSS, OPTIMIZER, WEIGHTS, Place, is_loaded
 from own_program.snapshots.steps import Growth, last_round, trains
 from own_program.snapshots.what_if import LEAST_SAVING, Trial, WhatIf
 
@@ -146,9 +147,12 @@ def _logits(device: DeviceHistory) -> Advice | None:
     return Advice(change, because, lesson, held / total, of=_IN_USE)
 
 
-def _held_by_forward(device: DeviceHistory) -> tuple[list[Allocation], int, float]:
+def _held_by_forward(
+    device: DeviceHistory, without: Container[tuple[Place, ...]] = ()
+) -> tuple[list[Allocation], int, float]:
     """Blocks of forward passes at the peak, what they hold, and which share of what is in use that is."""
-    blocks = [block for block in device.live(device.peak) if device.stack_of(block).kind == FORWARD]
+    of_forward = [block for block in device.live(device.peak) if device.stack_of(block).kind == FORWARD]
+    blocks = [block for block in of_forward if device.stack_of(block).path not in without]
     held = sum(block.size_bytes for block in blocks)
     return blocks, held, held / max(1, device.allocated_bytes[device.peak])
 
@@ -173,7 +177,7 @@ def _activations(device: DeviceHistory) -> Iterator[Advice]:
 
 def _passes(device: DeviceHistory) -> Iterator[Advice]:
     """What forward passes hold in a recording without a backward pass and an optimizer, where it was too much."""
-    blocks, held, share = _held_by_forward(device)
+    blocks, held, share = _held_by_forward(device, without=_growing(device))
     kinds, total = device.kinds(device.peak), max(1, device.allocated_bytes[device.peak])
     weights = kinds[WEIGHTS] + kinds[CHECKPOINT]
     others = device.failure and device.failure.others_hold(max(device.history.reserved_bytes))
@@ -182,10 +186,11 @@ def _passes(device: DeviceHistory) -> Iterator[Advice]:
         change = "keep the weights in fewer bits, or spread them over several GPUs"
         yield Advice(change, because, "loading_large_models")
     if share < _LARGE:
-        cached = kinds[CACHE] / total
+        cache = kinds[CACHE] + kinds[FORWARD] - held
+        cached = cache / total
         if cached >= _CACHE_LARGE:
-            held = f"{format_bytes(kinds[CACHE])}, {format_percent(cached)}"
-            because = f"The KV cache holds {held} of what is in use: its size goes with the batch and the length."
+            what = "The KV cache" if held == kinds[FORWARD] else "What grows from pass to pass, as a KV cache does,"
+            because = f"{what} holds {format_bytes(cache)}, {format_percent(cached)} of what is in use at the peak."
             yield Advice("use a smaller batch or shorter inputs", because, "batch_size", cached, of=_IN_USE)
         return
     most, keeps = _recomputed(blocks, held, share), _keeps(device, blocks, held)
@@ -211,6 +216,18 @@ def _passes(device: DeviceHistory) -> Iterator[Advice]:
     because = f"Forward passes hold {format_bytes(held)}, {format_percent(share)} of what is in use at the peak."
     change = "use a smaller batch or shorter inputs, or let the largest lines work in pieces"
     yield Advice(change, because, "memory_snapshots")
+
+
+def _growing(device: DeviceHistory) -> set[tuple[Place, ...]]:
+    """Lines of forward passes whose results grow from pass to pass, as a KV cache that is made anew for each token."""
+    sizes: dict[tuple[Place, ...], list[int]] = {}
+    for block in device.history.allocations:
+        sizes.setdefault(device.stack_of(block).path, []).append(block.size_bytes)
+    return {
+        path
+        for path, each in sizes.items()
+        if each[-1] >= 2 * each[0] and all(b >= a - SMALL_REQUEST_BYTES for a, b in pairwise(each))
+    }
 
 
 def _keeps(device: DeviceHistory, blocks: Sequence[Allocation], held: int) -> bool:

@@ -139,7 +139,6 @@ _NUMBERS = frozenset(b"KMJ\x8a\x88\x89N")
 _TUPLES = {0x85: 1, 0x86: 2, 0x87: 3}  # of a pool's id: two numbers
 _LOOK_UPS = frozenset(b"ci\x93ob\x81\x92R\x82\x83\x84PQ")  # would load or call something
 _STOP = ord(".")
-_OLD_SAVE = 0x1950A86A20F9469CFC6C  # with which torch.save began files before 1.6: a version and the system follow
 
 
 class _PlainUnpickler(pickle.Unpickler):
@@ -152,31 +151,23 @@ class _PlainUnpickler(pickle.Unpickler):
 
 
 def _unpickled(data: bytes) -> Any:
-    file = io.BytesIO(data)
+    _look_through(data)
     try:
-        value = _next_pickle(file, data)
-        if value == _OLD_SAVE:
-            *_, value = (_next_pickle(file, data) for _ in range(3))
-        return value
+        return _PlainUnpickler(io.BytesIO(data)).load()
     except SnapshotError:
         raise
     except Exception:  # a damaged pickle may raise anything
         raise SnapshotError("is damaged: copy it again") from None
 
 
-def _next_pickle(file: io.BytesIO, data: bytes) -> Any:
-    _look_through(data, file.tell())
-    return _PlainUnpickler(file).load()
-
-
-def _look_through(data: bytes, at: int) -> None:
+def _look_through(data: bytes) -> None:
     """Refuse a pickle whose instructions are not those of a snapshot, before any of them is followed.
 
     Tuples may hold numbers alone: one in another as a key, many times over, would overrun the interpreter's stack. A
     number in the memo must not be over that of the entries before it: its array would be made that long.
     """
-    end, puts, numbers = len(data), 0, 0
-    while at < end:
+    at, puts, numbers = 0, 0, 0
+    while at < len(data):
         code = data[at]
         at += 1
         if code in _FIXED:

@@ -17,6 +17,12 @@ from own_program.snapshots.replay import Snapshot, snapshot_of
 from own_program.snapshots.stacks import EARLIER, NOTHING, Stack, read_stack
 
 _LEAST_DEVICE_BYTES = 3 * 2**29
+# GPUs that there are, in GiB: the least that PyTorch counts of one with so much memory, and what its name says.
+_SIZES = (
+    *((5.8, 6), (7.6, 8), (9.7, 10), (10.7, 11), (11.6, 12), (14.5, 16), (19.5, 20), (22, 24), (31.3, 32)),
+    *((39.3, 40), (44.3, 48), (63.3, 64), (79, 80), (93, 96), (139.5, 141), (178, 180), (191.5, 192), (287.5, 288)),
+)
+_CONTEXT = 1.2  # GiB that CUDA takes for itself at most
 _BEFORE = Stack(None, None, EARLIER, False, ())
 _FEWEST = 10  # entries that say something of a program that ran before them
 
@@ -53,6 +59,12 @@ class OutOfMemory:
         if self.device_free_bytes is None or self.limited:
             return False
         return self.reserved_bytes + self.device_free_bytes < max(most_reserved, _LEAST_DEVICE_BYTES)
+
+    @property
+    def alone(self) -> bool:
+        """Whether what this program could have is all that some GPU has, but for CUDA's own."""
+        could_have = (self.reserved_bytes + (self.device_free_bytes or 0)) / 2**30
+        return any(low - _CONTEXT <= could_have <= high + 0.05 for low, high in _SIZES)
 
 
 class DeviceHistory:
@@ -144,9 +156,10 @@ class DeviceHistory:
 
     def stack_of(self, block: Allocation) -> Stack:
         """The stack of a block."""
-        return self._read(block.frames) if block.frames or block.born or not self.entries else _BEFORE
+        return self.read(block.frames) if block.frames or block.born or not self.entries else _BEFORE
 
-    def _read(self, frames: Sequence[Mapping[str, Any]]) -> Stack:
+    def read(self, frames: Sequence[Mapping[str, Any]]) -> Stack:
+        """The stack that frames tell."""
         if id(frames) not in self._stacks:  # a snapshot shares the lists of stacks that are the same
             self._stacks[id(frames)] = read_stack(frames) if frames and isinstance(frames, list | tuple) else NOTHING
         return self._stacks[id(frames)]
@@ -187,7 +200,7 @@ class DeviceHistory:
         runs = [list(run) for _, run in groupby(self.entries, key=lambda entry: entry["action"] in GIVES_BACK)]
         for run, after in pairwise([*runs, [{"action": "the end"}]]):
             if run[0]["action"] in GIVES_BACK:
-                empties = any(place.name == "empty_cache" for place in self._read(run[0].get("frames") or ()).path)
+                empties = any(place.name == "empty_cache" for place in self.read(run[0].get("frames") or ()).path)
                 retries = after[0]["action"] in ("segment_alloc", "segment_map", "oom")
                 counts["empty_cache" if empties else "retry" if retries else "unknown"] += 1
         return counts
@@ -207,7 +220,12 @@ class DeviceHistory:
         left = entry.get("device_free")
         left = left if isinstance(left, int) else None
         reserved, allocated = self.history.reserved_bytes[moment], self.allocated_bytes[moment]
-        return OutOfMemory(entry["size"], left, reserved, allocated, largest, self._read(entry.get("frames") or ()))
+        return OutOfMemory(entry["size"], left, reserved, allocated, largest, self.read(entry.get("frames") or ()))
+
+    @property
+    def was_short(self) -> bool:
+        """Whether a request failed, or cached memory had to be given back for one."""
+        return bool(self.failure or self.give_backs["retry"])
 
     @property
     def limit_bytes(self) -> int | None:

@@ -27,7 +27,6 @@ from course_utils.memory.allocator import (
     Operation,
     SegmentState,
     Ties,
-    options_of,
     run_events,
 )
 from course_utils.memory.cuda_history import Edges, page_of, pages_of, recorded_options
@@ -195,7 +194,7 @@ class _Past:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Snapshot:
-    """A memory snapshot of one device; :meth:`replay` simulates its history under any options."""
+    """A memory snapshot of one device; :meth:`replay` simulates its history."""
 
     entries: tuple[TraceEntry, ...]
     options: AllocatorOptions  # those that were in force, as the snapshot states them
@@ -208,30 +207,21 @@ class Snapshot:
         """The segments right before an entry of the history, as recorded: undone from the end, not simulated."""
         return _undone(_Past(self._listed, self.options), self.entries, entry).state()
 
-    def replay(
-        self,
-        options: AllocatorOptions | str | None = None,
-        *,
-        cap_bytes: int | None = None,
-        device_bytes: int | None = None,
-        ties: Ties = "oldest",
-    ) -> Replay:
+    def replay(self, *, cap_bytes: int | None = None, device_bytes: int | None = None, ties: Ties = "oldest") -> Replay:
         """Let the recorded requests happen to the simulated allocator, and compare its memory with the recorded.
 
         Args:
-            options: the options; by default those of the snapshot.
             cap_bytes: how much the process was allowed to take, if it was limited.
             device_bytes: the device's memory, if it was full.
             ties: which of several cached blocks of the same size is used: that in the ``oldest`` segment, as in PyTorch
                 2.13, or with the ``lowest`` address, as in 2.11. Where one does not fit, the other is tried as well.
         """
-        chosen = self.options if options is None else options_of(options)
-        given = _Replayer(self, Allocator(chosen, cap_bytes, device_bytes, ties)).replay()
-        if given.agrees and not given.moved:
-            return given
-        other_ties = "lowest" if ties == "oldest" else "oldest"
-        other = _Replayer(self, Allocator(chosen, cap_bytes, device_bytes, other_ties)).replay()
-        return min(given, other, key=lambda replay: (len(replay.differences), replay.moved))
+        tried = []
+        for each in (ties, "lowest" if ties == "oldest" else "oldest"):
+            tried.append(_Replayer(self, Allocator(self.options, cap_bytes, device_bytes, each)).replay())
+            if tried[-1].agrees and not tried[-1].moved:
+                return tried[-1]
+        return min(tried, key=lambda replay: (len(replay.differences), replay.moved))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -250,7 +240,7 @@ class Replay:
 
     @property
     def same_end(self) -> bool:
-        """Whether the segments and blocks at the end are those of the snapshot."""
+        """Whether segments and blocks at the end are those of the snapshot."""
         return _shape(self.run.state(len(self.run))) == _shape(self.end)
 
     @property
@@ -311,7 +301,8 @@ class _Replayer:
         """What is recorded outside of a request, for which nothing but an emptied cache is known."""
         if self.operations:
             yield from self._emptied(self.operations)
-        yield from self._happen(late for late in self.completed if not self.operations or self._is_pending(late))
+        pending = self.allocator.pending
+        yield from self._happen(late for late in self.completed if not self.operations or late.id in pending)
         self.operations.clear()
         self.completed.clear()
 
@@ -333,7 +324,7 @@ class _Replayer:
         elif failed and block is not None:
             # The record ran out of memory here, and the simulation did not.
             yield from self._happens(Free(request.id))
-        yield from self._happen(each for each in late if self._is_pending(each))
+        yield from self._happen(each for each in late if each.id in self.allocator.pending)
 
     def _emptied(self, recorded: Sequence[Operation]) -> Iterator[tuple[Event, Sequence[Operation]]]:
         """Let the cache be emptied up to the last call that gave memory back; returns the calls after it."""
@@ -341,9 +332,6 @@ class _Replayer:
         count = max(gives_back, default=len(recorded))
         yield from self._happens(EmptyCache(), tuple(recorded[:count]))
         return recorded[count:]
-
-    def _is_pending(self, late: FreeCompleted) -> bool:
-        return late.id in self.allocator.pending
 
     def _happen(self, events: Iterable[Event]) -> Iterator[tuple[Event, Sequence[Operation]]]:
         for event in events:
@@ -377,7 +365,7 @@ class _Replayer:
         alone = tried(request)
         if _same(recorded, alone):
             return (), False
-        early = [each for each in late if self._is_pending(each)]
+        early = [each for each in late if each.id in self.allocator.pending]
         if early and _same(recorded, tried(*early, request)):
             return early, False
         return (), _same(recorded, tried(EmptyCache(), request)) or not _gives_back(alone)

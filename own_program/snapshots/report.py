@@ -16,7 +16,7 @@ from course_utils.show.page import dressed
 from course_utils.show.tables import Column, Grid
 from own_program.snapshots.files import SnapshotError, SnapshotFile, read_file
 from own_program.snapshots.history import DeviceHistory, Holder, OutOfMemory, frames_of
-from own_program.snapshots.plan import LEAK, plan_of
+from own_program.snapshots.plan import plan_of
 from own_program.snapshots.stacks import NO_STACK, Place, read_stack
 from own_program.snapshots.steps import Growth, growth_of
 from own_program.snapshots.what_if import WhatIf, what_if
@@ -24,11 +24,11 @@ from own_program.snapshots.what_if import WhatIf, what_if
 __all__ = ["DeviceReport", "SnapshotError", "SnapshotReport", "read_snapshot"]
 
 _MOST_ROWS = 7
-_MUCH_LOST = 0.1  # of what is reserved, to be explained
 _UNEVEN = 2.0  # times as much on one GPU as on another
 _HARDLY = 0.01  # of what the fullest GPU holds
 _MOST_PLACES = 25
 _FILE_LETTERS, _NAME_LETTERS = 20, 26
+_SHORT_S = 1.0
 _LEAST_SHARE = 1e-3  # of what is in use, to be named
 _RECORD = (
     "No history: call torch.cuda.memory._record_memory_history(max_entries=100_000) before the steps, to see the "
@@ -172,29 +172,18 @@ class DeviceReport(Shown):
             yield f"By what it is for: {', '.join(f'{kind} {format_percent(share)}' for kind, share in named)}."
         if device.entries and self.lost_bytes > _LEAST_SHARE * self.peak_reserved_bytes:
             lost = f"{format_bytes(self.lost_bytes)} ({format_percent(self.lost_bytes / self.peak_reserved_bytes)})"
-            yield f"When the most was reserved, {lost} of it was not in use{self._back()}."
+            older = device.history.reserved_bytes[0] >= self.peak_reserved_bytes
+            why = "; that cache is older than the recording, and how it came about is not in the file" if older else ""
+            yield f"When the most was reserved, {lost} of it was not in use{why}."
         if device.give_backs:
             yield f"Cached memory was given back {_give_back_words(device.give_backs)}."
-        if self.growth and not any(entry.change.startswith(LEAK) for entry in self.plan):
-            each = format_bytes(self.growth.bytes_a_round)
-            yield f"Each of {self.growth.rounds} steps leaves about {each} behind, most at {self.growth.stack.place}."
+        if self.tries and 0 < device.seconds < _SHORT_S:
+            yield f"The recording covers only {format_seconds(device.seconds)}."
         if device.private_bytes:
             yield (
                 f"{format_bytes(device.private_bytes)} are in private pools (a CUDA graph, torch.cuda.MemPool), which "
                 "share nothing with the rest: counted here, and left out of what is simulated."
             )
-
-    def _back(self) -> str:
-        """What would get back memory that is reserved and not in use, if much is."""
-        tries, much = self.tries, self.lost_bytes > _MUCH_LOST * self.peak_reserved_bytes
-        if tries is None or not much or self.plan:
-            return ""
-        if self.device.history.reserved_bytes[0] >= self.peak_reserved_bytes:
-            return "; that cache is older than the recording, and how it came about is not in the file"
-        gain = tries.before_bytes - tries.best.reserved_bytes if tries.best else 0
-        if gain <= 0:
-            return ", and no setting that was tried gets it back"
-        return f", and the best setting that was tried gets {format_bytes(gain)} of it back"
 
     def _provenance(self) -> str:
         device, words = self.device, []
@@ -234,7 +223,7 @@ def _failure_words(failure: OutOfMemory, most_reserved: int) -> str:
         words += f"; the device had {format_bytes(free)} left"
         if failure.limited:
             words += ", which is enough: the process was limited"
-        elif not failure.others_hold(most_reserved):
+        elif not failure.others_hold(most_reserved) and not failure.alone:
             most = format_bytes(free + failure.reserved_bytes)
             words += (
                 f". If the device has much more than {most}, others hold the rest (nvidia-smi); no snapshot says it"
@@ -351,7 +340,7 @@ def _read(file: SnapshotFile, number: int) -> DeviceReport:
     try:
         device = DeviceHistory(file, number)
         growth = growth_of(device) if device.entries else None
-        tries = what_if(device, growth.ends if growth else {}) if device.common and device.entries else None
+        tries = what_if(device, growth) if device.common and device.entries else None
         report = DeviceReport(file.name, device, growth if tries else None, tries, tuple(_remarks(file)))
         report.card()  # finds what else makes no sense
         return report

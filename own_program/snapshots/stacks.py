@@ -9,12 +9,12 @@ https://github.com/pytorch/pytorch/blob/v2.13.0/torch/cuda/memory.py#L908
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 WEIGHTS, FORWARD, BACKWARD, OPTIMIZER = "weights", "forward", "backward", "optimizer"
-LOSS, CACHE, OTHER = "loss", "KV cache", "other"
+LOSS, CACHE, CHECKPOINT, OTHER = "loss", "KV cache", "checkpoint", "other"
 NO_STACK = "no Python stack"  # as in a backward pass, which runs outside of Python
 EARLIER = "from before the recording"
 
@@ -26,6 +26,7 @@ _LIBRARY = re.compile(r"(site|dist)-packages/")
 _WEIGHTS = re.compile(
     r"(init|load|create|materialize)_(all_)?(weight|param|state_dict)|from_pretrained|reset_parameters"
 )
+_CACHE = re.compile(r"kv_?cache|(setup|init|alloc|allocate|create|make|update)_(\w+_)?caches?$")
 _LOSS = re.compile(r"(?<![a-zA-Z])loss|Loss|cross_entropy|log_softmax|nll")
 _MOST_FRAMES = 2000
 
@@ -114,7 +115,7 @@ def _kind(path: Sequence[Place], every: Sequence[Place], innermost: int) -> str:
     for each in path:
         if _in_torch(each, "autograd/__init__.py", "_tensor.py") and each.name in ("backward", "grad", "_make_grads"):
             return BACKWARD
-        if "kv_cache" in each.name or each.file.endswith(("cache_engine.py", "cache_utils.py")):
+        if _CACHE.search(each.name) or each.file.endswith(("kv_cache.py", "cache_engine.py", "cache_utils.py")):
             return CACHE
         if _in_torch(each, "nn/parallel/distributed.py") and each.name != "forward":
             return BACKWARD  # the buckets of gradients
@@ -124,4 +125,9 @@ def _kind(path: Sequence[Place], every: Sequence[Place], innermost: int) -> str:
             return WEIGHTS
         if (_in_torch(each, "nn/modules/module.py") and "_call" in each.name) or each.name == "forward":
             return FORWARD
-    return OTHER
+    return CHECKPOINT if is_loaded(path) else OTHER
+
+
+def is_loaded(path: Iterable[Place]) -> bool:
+    """Whether ``torch.load`` asked."""
+    return any(_in_torch(each, "serialization.py") for each in path)

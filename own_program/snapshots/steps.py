@@ -7,39 +7,48 @@ between, is taken for one; without training one that is called from outside of a
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import nlargest
 from itertools import accumulate, chain, islice, pairwise, takewhile
 from statistics import fmean, median
+from typing import Any
 
+from course_utils.memory.allocator import SMALL_REQUEST_BYTES
 from course_utils.memory.cuda_history import Allocation
 from own_program.snapshots.history import DeviceHistory
 from own_program.snapshots.stacks import BACKWARD, CACHE, FORWARD, NO_STACK, OPTIMIZER, WEIGHTS, Stack
 
 _LEAST_ROUNDS = 4  # the first may set up what stays, and what the last one keeps may still be freed
 _QUARTERS = 4
+_LEAST_GROWN = 0.05  # of the peak in use
 _LEAST_ALIKE = 0.5  # of what two neighbouring rounds ask for
 _MOST_MARKERS = 50
+_MOST_GAPS = 3
 _MOST_KEPT = 0.5  # of what a round without training asks for; layers of one pass keep more, for a backward pass
 _BACKWARD = (BACKWARD, NO_STACK)
+_OF_TRAINING = (*_BACKWARD, OPTIMIZER)
+_MEANT_TO_STAY = (WEIGHTS, CACHE)
 _LEAST_BACKWARD = 0.05  # of all requests: a few without a stack are no backward pass
 
 
 @dataclass(frozen=True)
 class Growth:
-    """What each round of a loop leaves behind, never freed in the recording."""
+    """What each round of a loop leaves behind, never freed in the recording; or adds to a tensor that it makes anew."""
 
     stack: Stack  # of what is left behind, of the line that leaves the most
     bytes_a_round: float  # in the median; the mean where most rounds leave nothing
     rounds: int  # without the first
     ends: Mapping[int, Sequence[int]]  # of each request that begins a round, the names of what the one before has left
+    graphs: bool = False  # whether that is most of what forward passes made in rounds without a backward pass
+    joined: Collection[int] = ()  # the names of the tensors that are made anew, each larger than the one before
 
 
 class _Requests:
     """What a history asks for: blocks with their stacks, in the order of the requests."""
 
-    def __init__(self, device: DeviceHistory) -> None:
-        self.blocks = [each for each in device.history.allocations if each.born]
+    def __init__(self, device: DeviceHistory, within: slice = slice(None)) -> None:
+        self.blocks = [each for each in device.history.allocations if each.born][within]
         self.stacks = [device.stack_of(block) for block in self.blocks]
         known: dict[tuple[object, ...], int] = {}
         each_once = {id(stack): stack for stack in self.stacks}.values()
@@ -102,34 +111,44 @@ def _functions(stack: Stack) -> list[tuple[str, str]]:
 
 
 def growth_of(device: DeviceHistory) -> Growth | None:
-    """What each round leaves behind; None if nothing, or where no rounds can be told."""
+    """What each round leaves behind; None if next to nothing, or where no rounds can be told."""
     if device.whole is not device.common or not device.has_stacks:
         return None
+    least = _LEAST_GROWN * device.allocated_bytes[device.peak]
+    return next((growth for growth in _growths(device) if growth.bytes_a_round * growth.rounds >= least), None)
+
+
+def _growths(device: DeviceHistory) -> Iterator[Growth]:
     # A request's name in the simulation is its number among those of the history, the failed ones included.
-    actions = [entry["action"] for entry in device.entries if entry["action"] in ("alloc", "oom")]
-    names = [number for number, action in enumerate(actions, 1) if action == "alloc"]
+    asked = [entry for entry in device.entries if entry["action"] in ("alloc", "oom")]
+    failed = {number: entry for number, entry in enumerate(asked, 1) if entry["action"] == "oom"}
+    names = [number for number in range(1, len(asked) + 1) if number not in failed]
     requests = _Requests(device)
-    loops = list(requests.rounds())
+    if device.was_short:
+        yield from _joined(device, requests, names, failed)
+        yield from _without_training(device, requests, names)
+    loops, most_kept = list(requests.rounds()), 2.0 if requests.surely else _MOST_KEPT
     for number, begins in enumerate(loops):
         # Of the loop that is most of it any end will do; a rarer one that ended long ago only filled something.
         longest = max(end - start for start, end in pairwise(begins))
         if number == 0 or len(requests.stacks) - begins[-1] <= 2 * longest:
-            growth = _left(requests, names, begins, len(begins))
+            growth = _left(requests, names, begins, len(begins), most_kept)
             # An optimizer's state comes late where more of a model is trained from some step on.
             if growth is not None and (number == 0 or growth.stack.kind != OPTIMIZER):
-                return growth
+                yield growth
     for begins in loops[:1]:  # not every step may leave something
-        growth = _left(requests, names, begins, _QUARTERS) if len(begins) > 2 * _QUARTERS else None
+        growth = _left(requests, names, begins, _QUARTERS, most_kept) if len(begins) > 2 * _QUARTERS else None
         if growth is not None and growth.stack.kind != OPTIMIZER:
-            return growth
-    return None
+            yield growth
 
 
-def _left(requests: _Requests, names: Sequence[int], begins: Sequence[int], parts: int) -> Growth | None:
+def _left(
+    requests: _Requests, names: Sequence[int], begins: Sequence[int], parts: int, most_kept: float
+) -> Growth | None:
     """What rounds leave behind, at lines that do so in each of so many parts of the rounds."""
     blocks, stacks, lines = requests.blocks, requests.stacks, requests.lines
     rounds = [range(*span) for span in pairwise(begins)][1:]
-    left = [[i for i in each if _stays(blocks[i], stacks[i])] for each in rounds]
+    left = [[i for i in each if blocks[i].died is None and stacks[i].kind not in _MEANT_TO_STAY] for each in rounds]
     parts = min(parts, len(left))
     bounds = [part * len(left) // parts for part in range(parts + 1)]
     always = set.intersection(*({lines[i] for each in left[a:b] for i in each} for a, b in pairwise(bounds)))
@@ -140,16 +159,63 @@ def _left(requests: _Requests, names: Sequence[int], begins: Sequence[int], part
     for i in (i for each in left for i in each):
         held[lines[i]] += blocks[i].size_bytes
     asked = sum(blocks[i].size_bytes for each in rounds for i in each)
-    if not requests.surely and held.total() >= _MOST_KEPT * asked:
+    if held.total() >= most_kept * asked:
         return None
+    graphs = not requests.has_backward and held.total() >= _MOST_KEPT * asked
     most = stacks[lines.index(held.most_common(1)[0][0])]
     ends = {names[each.stop]: [names[i] for i in kept] for each, kept in zip(rounds, left, strict=True)}
     sizes = [sum(blocks[i].size_bytes for i in kept) for kept in left]
-    return Growth(most, median(sizes) or fmean(sizes), len(rounds), ends)
+    return Growth(most, median(sizes) or fmean(sizes), len(rounds), ends, graphs)
 
 
-def _stays(block: Allocation, stack: Stack) -> bool:
-    return block.died is None and stack.kind not in (WEIGHTS, CACHE)
+def _without_training(device: DeviceHistory, requests: _Requests, names: Sequence[int]) -> Iterator[Growth]:
+    """What rounds without a backward pass leave behind, as in an evaluation: more than was held before.
+
+    A forward pass that is still to be followed by a backward pass holds no more blocks of a line than those before.
+    """
+    of_training = [index for index, stack in enumerate(requests.stacks) if stack.kind in _OF_TRAINING]
+    gaps = pairwise([*of_training, len(requests.stacks)]) if requests.has_backward else ()
+    for start, end in nlargest(_MOST_GAPS, gaps, key=lambda gap: gap[1] - gap[0]):
+        within, since = slice(start + 1, end), requests.blocks[start].born
+        inside = _Requests(device, within)
+        grown = (_left(inside, names[within], begins, len(begins), 2.0) for begins in inside.rounds())
+        growth = next(filter(None, grown), None)
+        if growth is None:
+            continue
+        alike = [each for each in device.history.allocations if device.stack_of(each).place == growth.stack.place]
+        changes = [(block.born, 1) for block in alike]
+        changes += [(block.died, -1) for block in alike if block.died is not None]
+        before = max(accumulate(change for at, change in sorted(changes) if at <= since), default=0)
+        if sum(block.died is None for block in alike) >= 2 * before:
+            yield growth
+
+
+def _joined(
+    device: DeviceHistory, requests: _Requests, names: Sequence[int], failed: Mapping[int, Mapping[str, Any]]
+) -> Iterator[Growth]:
+    """Tensors that a line outside of all modules makes anew and larger each time, as torch.cat of all results does."""
+    of_line: dict[int, list[int]] = {}
+    for index, stack in enumerate(requests.stacks):
+        if stack.path and not stack.in_module and stack.kind not in (*_BACKWARD, CACHE, FORWARD, OPTIMIZER, WEIGHTS):
+            of_line.setdefault(requests.lines[index], []).append(index)
+    for made in of_line.values():
+        blocks = [requests.blocks[index] for index in made]
+        first = last = len(blocks) - 1
+        while first and _follows(blocks[first], blocks[first - 1]):
+            first -= 1
+        size, more = blocks[last].size_bytes, blocks[last].size_bytes - blocks[first].size_bytes
+        largest = max((block.size_bytes for block in blocks[:first]), default=0)
+        if last - first >= _LEAST_ROUNDS and 2 * more > size > largest:  # else it was as large, and was freed
+            stack = requests.stacks[made[0]]
+            also = (name for name, e in failed.items() if device.read(e.get("frames") or ()).path == stack.path)
+            without = {*(names[index] for index in made), *also}
+            yield Growth(stack, more / (last - first), last - first, {}, joined=without)
+
+
+def _follows(block: Allocation, before: Allocation) -> bool:
+    """Whether a block may be made from the one before: that was still there, and no larger but for what is rounded."""
+    is_there = before.died is None or before.died > block.born
+    return is_there and before.size_bytes <= block.size_bytes + SMALL_REQUEST_BYTES
 
 
 def trains(device: DeviceHistory) -> bool:

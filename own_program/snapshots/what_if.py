@@ -7,12 +7,15 @@ all others are held against. It also tells how far tries are off, as it is guess
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 from course_utils.memory.allocator import Allocate, Allocator, AllocatorOptions, EmptyCache, Event, Free
 from own_program.snapshots.history import DeviceHistory
 from own_program.snapshots.replay import Replay, Snapshot
+from own_program.snapshots.steps import Growth
+from own_program.waiting import waiting
 
 _SETTINGS = (
     "expandable_segments:False",
@@ -24,6 +27,7 @@ _SETTINGS = (
 )
 _EARLIER_SHARE = 0.5  # of the peak that was there before, from which on a try begins empty
 LEAST_SAVING = 0.05
+_SECONDS_AN_ENTRY = 6e-5  # of all tries together, on two cores
 
 
 @dataclass(frozen=True)
@@ -35,7 +39,6 @@ class Trial:
     in_use_bytes: int  # the peak of what is in use
     device_allocs: int  # how often memory was taken from the device (cudaMalloc, or pages mapped)
     fails: bool  # whether a request was not met
-    is_setting: bool  # whether the name is a value of ``PYTORCH_ALLOC_CONF``
 
 
 @dataclass(frozen=True)
@@ -45,10 +48,10 @@ class WhatIf:
     recorded_bytes: int  # the peak of the reserved memory as recorded
     replay: Replay  # the history itself, simulated from the recorded beginning
     base: Trial  # the recorded settings, tried like the others
-    trials: tuple[Trial, ...]
+    settings: tuple[Trial, ...]
     begins_empty: bool  # whether the tries ask anew for what was there before the recording
     kept: Trial | None  # without empty_cache(), if the program calls it
-    mended: Trial | None  # with what each step leaves freed at its end, if it leaves anything
+    mended: Trial | None  # without what grows from step to step, if anything does
 
     @property
     def error(self) -> float:
@@ -61,9 +64,14 @@ class WhatIf:
         return min(self.recorded_bytes, self.base.reserved_bytes)
 
     @property
+    def trials(self) -> tuple[Trial, ...]:
+        """All tries but that of the recorded settings."""
+        return (*self.settings, *filter(None, (self.kept, self.mended)))
+
+    @property
     def best(self) -> Trial | None:
         """The setting that needs the least."""
-        met = (trial for trial in self.trials if trial.is_setting and not trial.fails)
+        met = (trial for trial in self.settings if not trial.fails)
         return min(met, key=lambda trial: trial.reserved_bytes, default=None)
 
     @property
@@ -80,28 +88,35 @@ class WhatIf:
         return saving >= max(LEAST_SAVING, 0 if self.begins_empty else 2 * self.error)
 
 
-def what_if(device: DeviceHistory, ends: Mapping[Hashable, Sequence[Hashable]]) -> WhatIf:
+def what_if(device: DeviceHistory, growth: Growth | None) -> WhatIf:
     """Try the settings that people reach for.
 
     Args:
         device: with a history that can be simulated.
-        ends: of a request the names of the blocks that could be freed before it.
+        growth: what grows from step to step, if anything does.
     """
     requests = _Requests(device.common, device.limit_bytes)
     replay, own = requests.replay, device.common.options
     recorded = max([replay.run.peak_reserved_bytes, *replay.differences])
-    base = requests.tried("as recorded")
-    settings = {text: _on_top(own, text) for text in _SETTINGS}
-    trials = [requests.tried(text, options) for text, options in settings.items() if options != own]
+    settings = {text: options for text in _SETTINGS if (options := _on_top(own, text)) != own}
     kept = mended = None
-    if device.give_backs["empty_cache"]:
-        others = [event for event in requests.events if not isinstance(event, EmptyCache)]
-        kept = requests.tried("without empty_cache()", events=others)
-    if ends:
-        earlier = _freed_earlier(requests.events, ends)
-        mended = requests.tried("what each step leaves, freed at its end", events=earlier)
-    more = (trial for trial in (kept, mended) if trial)
-    return WhatIf(recorded, replay, base, (*trials, *more), requests.begins_empty, kept, mended)
+    expected = _SECONDS_AN_ENTRY * len(device.entries)
+    with waiting("Trying other settings", expected) as advance:
+
+        def tried(*args: Any) -> Trial:
+            trial = requests.tried(*args)
+            advance(expected / (len(settings) + 3))
+            return trial
+
+        base = tried("as recorded")
+        trials = [tried(text, options) for text, options in settings.items()]
+        if device.give_backs["empty_cache"]:
+            others = [event for event in requests.events if not isinstance(event, EmptyCache)]
+            kept = tried("without empty_cache()", None, others)
+        if growth:
+            words = "what is collected, on the CPU" if growth.joined else "what each step leaves, freed at its end"
+            mended = tried(words, None, _mended(requests.events, growth))
+    return WhatIf(recorded, replay, base, tuple(trials), requests.begins_empty, kept, mended)
 
 
 class _Requests:
@@ -145,7 +160,7 @@ class _Requests:
             for operation in allocator.operations:
                 level += operation.change_bytes
                 peak = max(peak, level)
-        return Trial(name, peak, in_use, allocator.device_allocs, not met, options is not None)
+        return Trial(name, peak, in_use, allocator.device_allocs, not met)
 
 
 def _on_top(own: AllocatorOptions, text: str) -> AllocatorOptions:
@@ -157,8 +172,9 @@ def _on_top(own: AllocatorOptions, text: str) -> AllocatorOptions:
         return own
 
 
-def _freed_earlier(events: Iterable[Event], ends: Mapping[Hashable, Sequence[Hashable]]) -> Iterator[Event]:
+def _mended(events: Iterable[Event], growth: Growth) -> Iterator[Event]:
     for event in events:
         if isinstance(event, Allocate):
-            yield from map(Free, ends.get(event.id, ()))
-        yield event
+            yield from map(Free, growth.ends.get(event.id, ()))
+        if not (isinstance(event, Allocate | Free) and event.id in growth.joined):
+            yield event

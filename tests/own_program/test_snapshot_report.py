@@ -7,7 +7,6 @@ import io
 import json
 import os
 import pickle
-import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
@@ -44,6 +43,7 @@ def train(line: int) -> tuple[str, int, str]:
 FORWARD = frames(("/home/me/net.py", 7, "forward"), MODULE, train(20))
 BACKWARD = frames(("", 0, "at::empty_cuda"), ENGINE)
 INPUT, STATE = frames(train(19)), frames(ADAM, train(23))
+MOVED = frames((MODULE[0], 900, "_apply"), train(3))
 
 
 class Recorded:
@@ -151,10 +151,7 @@ def test_a_healthy_training_has_no_plan_and_its_peak_is_told_by_line_and_kind() 
         ("other", 4 * MIB, 1),
     ]
     assert repr(device.holders[0].stack.place) == "net.py:7 forward"
-    assert repr(device.holders[0].stack.caller) == "train.py:20 main"
-    assert device.plan == ()
     assert "nothing stands out" in report.card().words
-    assert device.tries.error == 0
     assert "reproduced to the byte" in text(report)
     assert "By what it is for: forward 63%, optimizer 25%, backward 8.5%, other 2.8%." in text(report)
 
@@ -176,8 +173,7 @@ def test_what_is_reserved_and_not_in_use_is_counted_while_the_most_is_reserved()
     program.give("first")
     program.take("second", 120 * MIB)  # too large for what is cached
     device = device_of(program)
-    assert device.peak_reserved_bytes == 220 * MIB
-    assert device.lost_bytes == 100 * MIB
+    assert (device.peak_reserved_bytes, device.lost_bytes) == (220 * MIB, 100 * MIB)
     # A recording that begins afterwards finds the peak before it.
     begun = len(program.entries)
     program.give("second")
@@ -191,17 +187,13 @@ def test_what_is_reserved_and_not_in_use_is_counted_while_the_most_is_reserved()
     # Begun empty, any try needs less; that says nothing of a setting.
     assert "220 MiB reserved, all of it from before the recording: nothing stands out" in text(report)
     assert "that cache is older than the recording, and how it came about is not in the file" in text(report)
-    assert "no setting" not in text(report)
     assert late.tries.saving(late.tries.best) == 0
 
 
 def test_a_backward_pass_is_told_from_its_frames_and_no_other() -> None:
     custom = frames(("/me/ops.py", 3, "backward"), ("/x/site-packages/torch/autograd/function.py", 311, "apply"))
-    closure = frames(
-        ("/me/net.py", 7, "forward"), MODULE, train(20), ("/x/site-packages/torch/optim/lbfgs.py", 3, "step")
-    )
-    moved = frames((MODULE[0], 900, "_apply"), (MODULE[0], 1100, "to"), train(3))
-    assert [read_stack(each).kind for each in (BACKWARD, custom, closure, moved, STATE, INPUT, [])] == [
+    closure = [*FORWARD, *frames(("/x/site-packages/torch/optim/lbfgs.py", 3, "step"))]
+    assert [read_stack(each).kind for each in (BACKWARD, custom, closure, MOVED, STATE, INPUT, [])] == [
         *("backward", "backward", "forward", "weights", "optimizer", "other", "no Python stack"),
     ]
 
@@ -226,28 +218,19 @@ def fragmenting() -> Recorded:
 def test_a_setting_that_needs_less_is_advised_with_what_it_saves() -> None:
     report = read_snapshot(fragmenting().snapshot())
     device, (advice, *_) = report.devices[0], report.devices[0].plan
-    whole = sum(100 + 4 * number for number in range(20)) * MIB
+    whole = sum(range(100, 180, 4)) * MIB
     assert device.peak_reserved_bytes == whole
-    trial = next(trial for trial in device.tries.trials if trial.name == "expandable_segments:True")
-    assert trial.reserved_bytes == 180 * MIB  # the largest request, in pages of 20 MiB
     assert advice.change == "set PYTORCH_ALLOC_CONF=expandable_segments:True"
     assert (advice.known, advice.of, advice.lesson) == ("simulated", "the reserved peak", "caching_allocator")
-    assert advice.saves == pytest.approx(1 - 180 * MIB / whole)
+    assert advice.saves == pytest.approx(1 - 180 * MIB / whole)  # the largest request, in pages of 20 MiB
     assert "expandable_segments:True" in report.card().words
-    assert "in a simulation that reproduces the recorded peak." in advice.because
+    assert "Before PyTorch 2.10 the variable is PYTORCH_CUDA_ALLOC_CONF" in advice.because
 
 
-def test_what_a_segment_or_two_make_is_no_advice() -> None:
-    program = one_by_one((30, 34))
-    assert device_of(program).peak_reserved_bytes == 64 * MIB
-    assert device_of(program).plan == ()
-    assert "the best setting that was tried gets 24.0 MiB of it back" in text(read_snapshot(program.snapshot()))
-
-
-def test_expandable_segments_come_before_a_setting_that_suits_the_recording_alone() -> None:
+def test_a_segment_or_two_are_no_advice_and_expandable_ones_come_before_what_suits_the_recording() -> None:
+    assert device_of(one_by_one((30, 34))).plan == ()
     (advice,) = device_of(one_by_one(range(130, 146, 2))).plan  # rounded to 144 MiB they are all the same
     assert advice.change == "set PYTORCH_ALLOC_CONF=expandable_segments:True"
-    assert "Before PyTorch 2.10 the variable is PYTORCH_CUDA_ALLOC_CONF" in advice.because
 
 
 def test_settings_that_are_not_recorded_show_in_the_history() -> None:
@@ -255,7 +238,6 @@ def test_settings_that_are_not_recorded_show_in_the_history() -> None:
     del value["allocator_settings"]
     report = read_snapshot(value)
     tries = report.devices[0].tries
-    assert tries.replay.agrees
     assert "options: expandable_segments:True" in text(report)
     # It stays beside the others: rounded to 32 MiB, in pages of 20 MiB.
     reserved = {trial.name: trial.reserved_bytes for trial in tries.trials}
@@ -272,12 +254,10 @@ def test_emptying_the_cache_again_and_again_is_counted_and_tried_without() -> No
         program.give(f"part {number}")
         program.empty_cache()
     report = read_snapshot(program.snapshot())
-    assert report.devices[0].device.give_backs == {"empty_cache": 50}
-    assert report.devices[0].tries.kept.device_allocs == 1
     (advice,) = report.devices[0].plan
     assert advice.change == "leave out torch.cuda.empty_cache()"
     assert advice.saves == pytest.approx(1 - 1 / 50)
-    assert "The recording is short" in advice.because
+    assert "The recording covers only 149 ms." in text(report)
 
 
 def test_emptying_a_cache_that_is_not_used_again_or_once_is_no_advice() -> None:
@@ -305,26 +285,11 @@ def test_a_history_in_which_next_to_nothing_happened_is_none(asks: int) -> None:
         program.take(f"more {number}", MIB // 2, INPUT)
     program.give("state")
     report = read_snapshot(program.snapshot(since=begun))
-    assert (report.devices[0].tries is None) == (asks < 10)
     assert (f"its history of {asks * 2 + 2} entries is too short to tell a peak" in text(report)) == (asks < 10)
     assert ("held up to" in text(report)) == (asks == 10)
 
 
 # Steps that leave something behind
-
-
-def test_what_each_step_leaves_is_found_and_freed_in_a_simulation() -> None:
-    healthy, leaking = (read_snapshot(training(10, leak).snapshot()).devices[0] for leak in (False, True))
-    assert healthy.growth is None
-    assert leaking.growth.bytes_a_round == 20 * MIB
-    assert repr(leaking.growth.stack.place) == "train.py:25 main"
-    advice = next(each for each in leaking.plan if each.lesson == "memory_snapshots")
-    assert "train.py:25 main" in advice.change
-    assert advice.known == "about"
-    saved = 1 - leaking.tries.mended.reserved_bytes / leaking.peak_reserved_bytes
-    assert advice.saves == pytest.approx(saved)
-    # All but what the first and the last round leave goes; segments are of whole multiples of 2 MiB.
-    assert leaking.peak_reserved_bytes - leaking.tries.mended.reserved_bytes >= 6 * 20 * MIB
 
 
 OUTPUT = frames(("/home/me/net.py", 8, "forward"), MODULE, train(20))
@@ -361,7 +326,6 @@ def test_what_is_filled_once_or_cleared_is_no_leak(kind: str) -> None:
     assert device_of(steps(30, fills)).growth is None
 
 
-MOVED = frames((MODULE[0], 900, "_apply"), train(3))
 INSIDE = frames(("/me/net.py", 9, "forward"), MODULE, MODULE, train(20))
 LATER = [frames(train(line)) for line in (21, 22)]
 
@@ -399,13 +363,20 @@ def test_what_an_evaluation_now_and_then_leaves_is_found() -> None:
     assert (growth.rounds, growth.stack.caller.line) == (4, 51)
 
 
+def test_what_each_step_leaves_is_counted_and_freed_in_a_simulation() -> None:
+    device = device_of(training(10, leak=True))
+    assert device.growth.bytes_a_round == 20 * MIB
+    assert device.plan[0].saves == pytest.approx(1 - device.tries.mended.reserved_bytes / device.peak_reserved_bytes)
+    # All but what the first and the last round leave goes; segments are of whole multiples of 2 MiB.
+    assert device.peak_reserved_bytes - device.tries.mended.reserved_bytes >= 6 * 20 * MIB
+
+
 def test_a_leak_is_told_where_it_fits_into_memory_that_is_reserved_anyway() -> None:
-    device = read_snapshot(training(10, leak=True, setup_bytes=500 * MIB).snapshot()).devices[0]
+    device = device_of(training(10, leak=True, setup_bytes=500 * MIB))
     assert device.peak_reserved_bytes < 520 * MIB
     (advice,) = device.plan
     assert (advice.lesson, advice.saves) == ("memory_snapshots", None)
     assert "Each of 8 steps leaves 20.0 MiB" in advice.because
-    assert len(re.findall("Each of 8 steps leaves", text(read_snapshot(training(10, leak=True).snapshot())))) == 1
 
 
 @pytest.mark.parametrize("leaks", [False, True])
@@ -424,19 +395,76 @@ def test_a_real_program_on_the_cpu(tmp_path: Path, leaks: bool) -> None:
                 kept.append(outputs.detach() + 1)
             del outputs
         dump(str(tmp_path / "snapshot.pickle"))
-    report = read_snapshot(tmp_path / "snapshot.pickle")
-    growth = report.devices[0].growth
-    assert (growth is not None) == leaks, growth
+    (device,) = read_snapshot(tmp_path / "snapshot.pickle").devices
+    assert [advice.lesson for advice in device.plan] == ["memory_snapshots"] * leaks
+    assert device.holders[0].stack.kind in ("forward", "no Python stack", "other")
     if leaks:
-        assert growth.bytes_a_round == 2048 * 512 * 4
-        assert growth.stack.place.file == __file__
-        assert any(advice.lesson == "memory_snapshots" for advice in report.devices[0].plan)
-    else:
-        assert report.devices[0].plan == ()
-        assert report.devices[0].holders[0].stack.kind in ("forward", "no Python stack")
+        assert (device.growth.bytes_a_round, device.growth.stack.place.file) == (2048 * 512 * 4, __file__)
 
 
 # Out of memory
+
+
+@pytest.mark.parametrize("kind", ["grows", "begins anew", "stays"])
+def test_results_that_are_joined_on_the_gpu_grow(kind: str) -> None:
+    program = Recorded(device_bytes=1200 * MIB)
+    for step in range(16):
+        joined = {"grows": step, "begins anew": step % 8, "stays": 4}[kind] + 1
+        program.take(f"output {step}", 30 * MIB, OUTPUT)
+        program.take(f"all {step}", joined * 30 * MIB, frames(train(31)))
+        program.give(f"output {step}", *([f"all {step - 1}"] if step else []))
+        if len(program.allocator.live) > 1:
+            break
+    program.take("large", 1190 * MIB, INPUT)
+    plan = device_of(program).plan
+    found = [advice for advice in plan if advice.change == "move to the CPU what train.py:31 main collects"]
+    assert found == list(plan[:1]) * (kind == "grows")
+    if found:
+        assert "larger by about 30.0 MiB each time" in found[0].because
+
+
+@pytest.mark.parametrize("again", [True, False])
+@pytest.mark.parametrize("kind", ["graphs", "outputs", "nothing", "as before"])
+def test_what_batches_keep_after_training_comes_before_settings(kind: str, again: bool) -> None:
+    """Layers that the program calls one by one keep no more than in the steps before."""
+    program = Recorded(device_bytes=1500 * MIB)
+    line = train(70) if kind != "as before" else train(20)
+    asked = [frames(("/home/me/net.py", 7 + layer, "forward"), MODULE) for layer in range(5)]
+    for step in range(3):
+        made = [f"{step} {batch} {layer}" for batch in range(12 if kind == "as before" else 1) for layer in range(5)]
+        for name in made:
+            program.take(f"in {name}", MIB, frames(train(19)))
+            program.take(name, 20 * MIB, [*asked[int(name[-1])], *frames(train(20))])
+        program.take(f"gradient {step}", MIB, BACKWARD)
+        program.give(f"gradient {step}", *made, *(f"in {name}" for name in made))
+    for batch in range(12):
+        program.take(f"batch {batch}", MIB, frames(train(69)))
+        for layer in range(5):
+            program.take(f"val {batch} {layer}", 20 * MIB, [*asked[layer], *frames(line)])
+        kept = {"graphs": 5, "as before": 5, "outputs": 1, "nothing": 0}[kind]
+        program.give(f"batch {batch}", *(f"val {batch} {layer}" for layer in range(5 - kept)))
+    if again:
+        program.take("gradient", MIB, BACKWARD)
+    program.take("large", 1490 * MIB, INPUT)
+    first = device_of(program).plan[:1]
+    assert [advice.lesson for advice in first if "no_grad" in advice.change] == ["no_grad"] * (kind == "graphs")
+    leaks = [advice.change for advice in first if advice.change.startswith("free what each step keeps")]
+    assert leaks == ["free what each step keeps from net.py:11 forward, or move it to the CPU"] * (kind == "outputs")
+
+
+@pytest.mark.parametrize("beside", [True, False])
+def test_a_checkpoint_that_was_loaded_onto_the_gpu_is_told_from_weights_that_are_used(beside: bool) -> None:
+    program = Recorded(device_bytes=1000 * MIB)
+    load = frames((MODULE[0].replace("nn/modules/module", "serialization"), 853, "_load"), train(5))
+    for number in range(4):
+        program.take(f"loaded {number}", 60 * MIB, load)
+        program.take(f"weight {number}", 60 * MIB, MOVED if beside else STATE)
+    program.take("kept", 400 * MIB, FORWARD)
+    program.take("gradient", 200 * MIB, BACKWARD)
+    found = [advice for advice in device_of(program).plan if "map_location='cpu'" in advice.change]
+    assert len(found) == beside
+    if beside:
+        assert "torch.load at train.py:5 main put 240 MiB on the GPU, 27% of what is in use" in found[0].because
 
 
 @pytest.mark.parametrize("trains", [True, False])
@@ -444,30 +472,19 @@ def test_a_request_that_failed_says_what_stood_in_its_way(trains: bool) -> None:
     program = Recorded(device_bytes=1000 * MIB)
     for number in range(12):
         program.take(f"kept {number}", 60 * MIB, FORWARD)
-    for number in range(0, 12, 2):
-        program.give(f"kept {number}")
+    program.give(*(f"kept {number}" for number in range(0, 12, 2)))
     for number in range(0, 12, 2):
         program.take(f"again {number}", 40 * MIB, FORWARD)  # 20 MiB are left of each
     program.take("large", 500 * MIB, FORWARD)
     noted = [{"name": "Optimizer.zero_grad#AdamW.zero_grad"}] if trains else []
     report = read_snapshot(program.snapshot() | {"external_annotations": noted})
-    failure = report.devices[0].device.failure
-    assert failure.requested_bytes == 500 * MIB
-    assert failure.reserved_bytes == 720 * MIB
-    assert failure.device_free_bytes == 280 * MIB
-    assert failure.allocated_bytes == 600 * MIB
-    assert failure.largest_free_bytes == 20 * MIB
     words = text(report)
     assert "GPU 0 ran out of memory at a request of 500 MiB: 720 MiB were reserved, and 600 MiB of them in use" in words
     assert "120 MiB were reserved and not in use, in pieces of at most 20.0 MiB; the device had 280 MiB left" in words
     lessons = [advice.lesson for advice in report.devices[0].plan]
-    if trains:
-        assert lessons == ["activation_checkpointing", "gradient_accumulation"]
-    else:  # or it is the first step of a training
-        assert lessons == ["no_grad", "activation_checkpointing", "memory_snapshots"]
-        assert [advice.change.rpartition(", ")[2] for advice in report.devices[0].plan[:2]] == [
-            *("if it does not train", "if it trains"),
-        ]
+    unsure = ["no_grad", "activation_checkpointing", "memory_snapshots"]  # it may be the first step of a training
+    assert lessons == (["activation_checkpointing", "gradient_accumulation"] if trains else unsure)
+    assert ("if it does not train" in words) == ("if it trains" in words) == (not trains)
     assert report.devices[0].plan[0].saves == pytest.approx(11 / 12)  # of 720 MiB one block of 60 has to be there
 
 
@@ -493,9 +510,9 @@ def test_forward_passes_that_do_not_train_are_made_smaller_and_not_checkpointed(
     assert device.device.give_backs["retry"]
     (advice,) = [advice for advice in device.plan if advice.lesson != "caching_allocator"]
     assert advice.change.startswith("use a smaller batch or shorter inputs")
-    words = repr(read_snapshot(passes(keeps=True).snapshot()))
+    words = text(read_snapshot(passes(keeps=True).snapshot()))
     assert "torch.no_grad()" in words
-    assert "of what is in use is from earlier forward passes" in " ".join(words.split())
+    assert "of what is in use is from earlier forward passes" in words
     assert "heckpoint" not in words
 
 
@@ -505,7 +522,7 @@ CROSS_ENTROPY = ("/env/lib/python3.11/site-packages/torch/nn/functional.py", 349
 @pytest.mark.parametrize("share", [1, 12])
 def test_copies_of_logits_are_named_where_they_fill_the_memory(share: int) -> None:
     program = Recorded(device_bytes=4000 * MIB)
-    program.take("weights", 500 * MIB, frames((MODULE[0], 900, "_apply"), train(3)))
+    program.take("weights", 500 * MIB, MOVED)
     program.take("hidden", 400 * MIB, FORWARD)
     program.take("logits", 600 * MIB // share, FORWARD)
     program.take("float", 1200 * MIB // share, frames(("/home/me/losses.py", 12, "compute_loss"), train(21)))
@@ -520,17 +537,43 @@ def test_copies_of_logits_are_named_where_they_fill_the_memory(share: int) -> No
         assert "loss 62%" in text(report)
 
 
-@pytest.mark.parametrize(
-    ("held", "words"), [(400, "so others hold the rest (nvidia-smi)"), (4000, "much more than 3.92")]
-)
-def test_a_device_that_others_fill_is_told(held: int, words: str) -> None:
-    program = Recorded(device_bytes=(held + 15) * MIB)
-    program.take("weights", held * MIB, frames((MODULE[0], 900, "_apply"), train(3)))
+@pytest.mark.parametrize("size", [400, 4000, 24230, 34000, 81000])
+def test_a_device_that_others_fill_is_told(size: int) -> None:
+    """24,230 MiB are what a GPU of 24 GiB leaves to a program that is alone, and 81,000 one of 80 GiB."""
+    program = Recorded(device_bytes=size * MIB)
+    program.take("weights", (size - 15) * MIB, MOVED)
     program.take("batch", 20 * MIB, INPUT)
-    said = text(read_snapshot(program.snapshot()))
-    assert words in said
-    assert ("so others hold the rest" in said) == (held == 400)
-    assert "met under none of the 5 changes" in said
+    report = read_snapshot(program.snapshot())
+    assert ("so others hold the rest (nvidia-smi)" in text(report)) == (size == 400)
+    assert ("If the device has much more than" in text(report)) == (size in (4000, 34000))
+    assert "met under none of the 5 changes" in text(report)
+    fewer_bits = [advice.change.startswith("keep the weights in fewer bits") for advice in report.devices[0].plan]
+    assert fewer_bits == [True] * (size != 400)
+
+
+@pytest.mark.parametrize("by_hand", [True, False])
+def test_weights_and_a_cache_that_fill_the_memory_are_told(by_hand: bool) -> None:
+    program = Recorded(device_bytes=2000 * MIB)
+    program.take("weights", 1200 * MIB, MOVED)
+    line = ("/home/me/net.py", 9, "forward") if by_hand else ("/env/transformers/cache_utils.py", 9, "update")
+    for token in range(10):  # made anew for each, by layer
+        for layer in range(4):
+            program.take(f"keys {token} {layer}", (token + 1) * 20 * MIB, frames(line, MODULE, train(20)))
+            if program.entries[-1]["action"] == "oom":
+                break
+            program.give(*([f"keys {token - 1} {layer}"] if token else []))
+    weights, cached = sorted(device_of(program).plan, key=lambda advice: advice.saves or 0)
+    assert "1.17 GiB, 61% of what is in use" in weights.because
+    assert (cached.change, cached.known) == ("use a smaller batch or shorter inputs", "at most")
+    assert cached.saves == pytest.approx(780 / 1980)
+
+
+def test_an_optimizer_that_fills_the_memory_is_sharded() -> None:
+    program = Recorded(device_bytes=400 * MIB)
+    for name, size in {"state": 200, "weights": 100, "more": 200}.items():
+        program.take(name, size * MIB, STATE if size == 200 else MOVED)
+    (advice,) = device_of(program).plan
+    assert (advice.lesson, advice.known, advice.saves) == ("fsdp", "at most", pytest.approx(2 / 3))
 
 
 def test_a_setting_under_which_the_request_is_met_is_found() -> None:
@@ -547,37 +590,21 @@ def test_a_setting_under_which_the_request_is_met_is_found() -> None:
     assert device.plan[0].saves is None
 
 
-def test_an_optimizer_that_fills_the_memory_is_sharded() -> None:
-    program = Recorded(device_bytes=400 * MIB)
-    program.take("weights", 100 * MIB, frames((MODULE[0], 900, "_apply"), train(3)))
-    program.take("state", 200 * MIB, STATE)
-    program.take("more", 200 * MIB, STATE)
-    (advice,) = device_of(program).plan
-    assert (advice.lesson, advice.known) == ("fsdp", "at most")
-    assert advice.saves == pytest.approx(2 / 3)
-
-
 # Several devices, private pools, newer and older files
 
 
 def several() -> dict[str, Any]:
-    first, second = training(5), fragmenting()
-    one, two = first.snapshot(), second.snapshot(device=2)
+    one, two = training(5).snapshot(), fragmenting().snapshot(device=2)
     traces = [one["device_traces"][0], [], two["device_traces"][2]]
     return {"segments": one["segments"] + two["segments"], "device_traces": traces}
 
 
 def test_each_device_has_a_card_and_one_names_them() -> None:
     report = read_snapshot(several())
-    assert [part.device.device for part in report.devices] == [0, 2]
     assert report.card().words.startswith("2 GPUs, GPU 2 the most")
-    first, second = (part.peak_reserved_bytes for part in report.devices)
-    assert bool(report.card().notes) == (second > 2 * first)
     assert len(report.cards) == 3
     assert report._repr_html_().count('class="course-card"') == 3
-    assert report._repr_html_().count("<style>") == 1
-    alone = read_snapshot(several(), device=2)
-    assert alone.card().words.startswith("GPU 2 held up to")
+    assert read_snapshot(several(), device=2).card().words.startswith("GPU 2 held up to")
     with pytest.raises(SnapshotError, match="has no memory of GPU 1: it has 0 and 2"):
         read_snapshot(several(), device=1)
 
@@ -603,8 +630,8 @@ def test_a_private_pool_is_counted_and_left_out_of_what_is_simulated(said: bool)
     one, two = common.snapshot(), private.snapshot(pool=(0, 1))
     more = [entry | ({"pool_id": (0, 1)} if said else {}) for entry in two["device_traces"][0]]
     both = {"segments": one["segments"] + two["segments"], "device_traces": [more + one["device_traces"][0]]}
-    report, alone = read_snapshot(both), read_snapshot(one)
-    device, before = report.devices[0], alone.devices[0]
+    report, before = read_snapshot(both), read_snapshot(one).devices[0]
+    (device,) = report.devices
     assert device.peak_reserved_bytes == before.peak_reserved_bytes + 64 * MIB
     assert device.tries.recorded_bytes == before.tries.recorded_bytes
     assert device.tries.replay.agrees
@@ -620,9 +647,6 @@ def test_annotations_of_later_versions_change_nothing_and_unknown_entries_are_sa
         trace.insert(at, {"action": "annotate", "user_metadata": "retained"} | address)
     expected = repr(read_snapshot(plain))
     assert repr(read_snapshot(marked)) == expected
-    for each in (*plain["segments"], *plain["device_traces"][0]):  # streams that are not recorded are one
-        del each["stream"]
-    assert repr(read_snapshot(plain)) == expected
     trace.insert(3, {"action": "teleport", "addr": 0})
     assert "1 entry named teleport" in text(read_snapshot(marked))
 
@@ -642,17 +666,13 @@ def test_a_snapshot_without_a_history_shows_who_holds_the_memory() -> None:
     assert read_snapshot(value).devices[0].holders[0].stack.kind == "optimizer"
 
 
-@pytest.mark.parametrize("what", ["contradicts", "too much", "odd"])
+@pytest.mark.parametrize("what", ["contradicts", "odd"])
 def test_a_history_that_makes_no_sense_is_not_replayed(what: str) -> None:
     value = training(3).snapshot()
     trace = value["device_traces"][0]
     if what == "contradicts":
         del trace[20:30]
         assert "The history cannot be replayed" in text(read_snapshot(value))
-    elif what == "too much":
-        more = [{"addr": 2**45 + number * 2**40, "size": 2**40, "stream": 0} for number in range(9)]
-        trace += [{"action": "segment_unmap"} | each for each in more]
-        assert "more memory than any device has" in text(read_snapshot(value))
     else:
         trace[4]["frames"] = {"no": "list"}
         value["allocator_settings"]["roundup_power2_divisions"] = {}
@@ -673,10 +693,8 @@ def test_a_file_its_bytes_and_json_give_the_same(tmp_path: Path) -> None:
         path.write_bytes(data)
     texts = {repr(read_snapshot(path)) for path in paths}
     assert len(texts) == 1
-    assert repr(read_snapshot(pickle.dumps(value))).splitlines()[1:] == texts.pop().splitlines()[1:]
-    old = saved(value, _use_new_zipfile_serialization=False)
-    others = (*(pickle.dumps(value, protocol) for protocol in range(2, 6)), saved(value), old)
-    for data in (*others, gzip.compress(others[0]), gzip.compress(old)):
+    others = (*(pickle.dumps(value, protocol) for protocol in range(2, 6)), saved(value))
+    for data in (*others, *map(gzip.compress, others)):
         assert read_snapshot(data).devices[0].plan == ()
 
 
@@ -701,15 +719,10 @@ class Hostile:
         return os.mkdir, ("hostile",)
 
 
-def saved(value: Any, **options: Any) -> bytes:
+def saved(value: Any) -> bytes:
     """What torch.save writes."""
-    torch.save(value, file := io.BytesIO(), **options)
+    torch.save(value, file := io.BytesIO())
     return file.getvalue()
-
-
-def deep(count: int) -> bytes:
-    """A pickle of a dictionary whose key is a tuple in a tuple in a tuple..."""
-    return b"\x80\x04}(" + b")" + b"\x85" * count + b"K\x01u."
 
 
 @pytest.mark.parametrize(
@@ -718,28 +731,21 @@ def deep(count: int) -> bytes:
         (b"", "is empty: record one with"),
         (pickle.dumps({"segments": [Hostile()]}), r"would load \w+.mkdir, .*: do not load this file"),
         (pickle.dumps({"segments": []})[:-5], "cut short"),
-        (json.dumps({"segments": [1, 2]}).encode()[:-3], "damaged or cut short"),
+        (b'{"segments": [1', "damaged or cut short"),
         (pickle.dumps([1]), "holds a list and no memory snapshot"),
         (b"PK\x03\x04rest", "is damaged: it cannot be unpacked"),
-        (b"\x1f\x8brest", "is damaged: it cannot be unpacked"),
         (gzip.compress(pickle.dumps({"segments": []}))[:-9], "is cut short"),
         (saved({"weight": torch.ones(3)}), "as checkpoints do, and so is no memory snapshot"),
-        (saved({"weight": torch.ones(3)}, _use_new_zipfile_serialization=False), "as checkpoints do"),
         (b'{"traceEvents": []}', "read it with `course trace`"),
-        (b'{"model": {}}', "has no list of segments"),
         (b"loss 0.3\n", "neither a pickle nor JSON"),
         (b"[" * 200_000, "nested far too deep"),
-        (deep(300_000), "tuples of other things than numbers"),
+        (b"\x80\x04}()" + b"\x85" * 300_000 + b"K\x01u.", "tuples of other things than numbers"),  # one in another
         (b"\x80\x04]r\xff\xff\xff\x7f.", "made to fill the memory"),
-        (b"\x80\x04\x8e" + (2**40).to_bytes(8, "little") + b".", "cut short"),
         (b'{"segments": [], "device_traces": [[{"action": "alloc", "size": -1}]]}', "no action or size"),
         (b'{"segments": [{"address": 0}], "device_traces": []}', "segment 0 has no address"),
         (b'{"segments": [], "device_traces": []}', "has no memory of any GPU"),
         (pickle.dumps({"segments": [SEGMENT] * 2}), "segments overlap"),
         (pickle.dumps({"segments": [{**SEGMENT, "blocks": BLOCKS}] * 1000}), "2000000 blocks, and at most 1000000"),
-        (pickle.dumps({"segments": [{**SEGMENT, "total_size": 2**60}]}), "more memory than any device"),
-        (pickle.dumps({"segments": [SEGMENT], "device_traces": [[{}] * 2000] * 1000}), "2000000 entries"),
-        (pickle.dumps({"segments": [SEGMENT], "device_traces": [[1]]}), "no list of entries"),
     ],
     ids=lambda value: "data" if isinstance(value, bytes) else value,  # bytes differ from process to process
 )
@@ -747,13 +753,11 @@ def test_what_is_wrong_with_a_file_is_said_in_one_sentence(
     data: bytes, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    path = tmp_path / "snapshot.pickle"
-    path.write_bytes(data)
     with pytest.raises(SnapshotError, match=message) as caught:
-        read_snapshot(path)
+        read_snapshot(data)
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 400
-    assert list(tmp_path.iterdir()) == [path]
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
@@ -766,18 +770,14 @@ def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
         read_snapshot(tmp_path / "none.pickle")
     with pytest.raises(SnapshotError, match=r"is a folder with 1 snapshot: read .*snapshot\.pickle"):
         read_snapshot(tmp_path)
-    path.unlink()
-    with pytest.raises(SnapshotError, match=r"is a folder without a snapshot \(\.pickle or \.pkl\)"):
-        read_snapshot(tmp_path)
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_a_damaged_file_gives_a_sentence_or_a_card(data) -> None:
     value = training(2).snapshot()
-    content = bytearray(
-        data.draw(st.sampled_from((pickle.dumps(value), saved(value), gzip.compress(pickle.dumps(value)))))
-    )
+    kinds = (pickle.dumps(value), saved(value), gzip.compress(pickle.dumps(value)))
+    content = bytearray(data.draw(st.sampled_from(kinds)))
     for _ in range(data.draw(st.integers(1, 4))):
         content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
     try:
@@ -787,17 +787,16 @@ def test_a_damaged_file_gives_a_sentence_or_a_card(data) -> None:
     assert repr(report)
 
 
-def test_it_needs_the_standard_library_alone(tmp_path: Path) -> None:
+def test_it_needs_the_standard_library_alone() -> None:
     """So that it runs in a page, in Pyodide."""
-    path = tmp_path / "snapshot.pickle"
-    path.write_bytes(pickle.dumps(fragmenting().snapshot()))
-    program = f"""
+    program = """
 import sys
 for name in ("numpy", "torch", "matplotlib", "cattrs", "attrs", "tqdm", "yaml", "scipy", "PIL", "jinja2"):
     sys.modules[name] = None
 from own_program import read_snapshot
-print(read_snapshot({str(path)!r}))
+print(read_snapshot(sys.stdin.buffer.read()))
 """
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
-    assert run.returncode == 0, run.stderr
-    assert "expandable_segments:True" in run.stdout
+    data = pickle.dumps(fragmenting().snapshot())
+    run = subprocess.run([sys.executable, "-c", program], input=data, capture_output=True, timeout=60)
+    assert run.stderr == b""
+    assert b"expandable_segments:True" in run.stdout

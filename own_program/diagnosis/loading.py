@@ -26,17 +26,20 @@ class Batches:
     def __init__(self, data: Iterable[Any]) -> None:
         self._data, self._batches = data, iter(data)
         self.workers = getattr(data, "num_workers", 0)
+        self.waits: list[float] = []  # seconds for each batch
+        self.begun: list[float] = []  # those of them with which a new pass over the data began
 
-    def following(self) -> tuple[Any, float]:
-        """The next batch, and the seconds that it took."""
-        for _ in range(2):
-            start = time.perf_counter()
-            try:
-                batch = next(self._batches)
-            except StopIteration:
+    def following(self) -> Any:
+        """The next batch."""
+        start = time.perf_counter()
+        for is_new in (False, True):
+            if is_new:
                 self._batches = iter(self._data)
-                continue
-            return batch, time.perf_counter() - start
+            with contextlib.suppress(StopIteration):
+                batch = next(self._batches)
+                self.waits.append(time.perf_counter() - start)
+                self.begun += self.waits[-1:] * is_new
+                return batch
         raise StepError("data has no more batches: pass a loader, or a list of batches, that can be read again.")
 
 

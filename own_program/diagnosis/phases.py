@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import functools
+import gc
 import sys
 import time
 import weakref
@@ -53,6 +54,7 @@ class Seen:
     counts: collections.Counter[str] = field(default_factory=collections.Counter)  # how often it did what
     # Place in the code (``train.py:31``) to seconds in which Python waited there for the GPU.
     waits: collections.Counter[str] = field(default_factory=collections.Counter)
+    collecting: collections.Counter[str] = field(default_factory=collections.Counter)  # gc.collect(): phase to seconds
     anomaly: bool = False
     deterministic: bool = False
 
@@ -85,6 +87,7 @@ class PhaseWatch:
                 for module in self._found.modules:
                     stack.enter_context(module.register_forward_pre_hook(self._module_begins))
             stack.enter_context(wrapped(torch.autograd, "backward", self._backward))
+            stack.enter_context(wrapped(gc, "collect", self._collect))
             stack.enter_context(wrapped(_BaseDataLoaderIter, "__next__", functools.partial(self._through, LOADING)))
             if self._device.kind != "cpu":
                 for name in _WAITING:
@@ -151,6 +154,13 @@ class PhaseWatch:
             return backward(*args, **kwargs)
         finally:
             self._to(BETWEEN)
+
+    def _collect(self, collect: Callable[..., int], *args: Any, **kwargs: Any) -> int:
+        start = time.perf_counter()
+        try:
+            return collect(*args, **kwargs)
+        finally:
+            self._seen.collecting[self._phase] += time.perf_counter() - start
 
     def _wait(self, method: Callable[..., Any], tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         start = time.perf_counter()

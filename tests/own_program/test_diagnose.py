@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
+import gc
 import itertools
 import logging
 import os
@@ -14,6 +15,7 @@ import signal
 import subprocess
 import sys
 import time
+import time as process_clock
 from unittest import mock
 
 import numpy as np
@@ -25,7 +27,7 @@ from course_utils.measure.compiler import compiler
 from course_utils.measure.devices import Device
 from course_utils.measure.machine import environment
 from course_utils.records.paired import Interval, Verdict
-from own_program.diagnosis import contents
+from own_program.diagnosis import contents, loading
 from own_program.diagnosis import diagnose as diagnosing
 from own_program.diagnosis import trials as step_trials
 from own_program.diagnosis.diagnose import StepError, diagnose
@@ -260,6 +262,49 @@ def test_a_loader_that_is_too_slow():
     assert "num_workers=0" in advice.because
     assert slow.step_s > 8e-3  # the wait is part of a step
     assert not diagnose(step, data=[torch.ones(8, 32)] * 4, budget_s=QUICK_S).plan
+
+
+class Reading(Slow):
+    """It takes longer where a process first needs it."""
+
+    def __init__(self, seconds, first_s):
+        self.seconds, self.first_s = seconds, first_s
+
+    def __getitem__(self, index):
+        process_clock.sleep(self.first_s + self.seconds)
+        self.first_s = 0.0
+        return torch.zeros(32)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "persistent", "is_named"),
+    [(Reading(0.0, 0.3), False, True), (Reading(0.0, 0.3), True, False), (Reading(0.15, 0.0), False, False)],
+)
+def test_workers_that_start_anew_with_each_pass(monkeypatch, dataset, persistent, is_named):
+    monkeypatch.setattr(loading, "time", process_clock)  # workers have clocks of their own
+    loader = DataLoader(dataset, 1, sampler=range(6), num_workers=2, persistent_workers=persistent)
+    plan = diagnose(learn(), data=loader, budget_s=8.0).plan
+    found = [advice for advice in plan if "persistent_workers=True" in advice.change]
+    assert len(found) == is_named
+    for advice in found:
+        assert advice.saves > 0.5
+        assert re.match(r"Workers start anew .*: its first batch takes \d+ ms, the others .*s each\.", advice.because)
+
+
+@pytest.mark.parametrize(("every", "is_named"), [(1, True), (100, False)])
+def test_garbage_that_is_collected_in_each_step(every, is_named):
+    training, kept = Training(2, fused=True), [[number] for number in range(100_000)]
+
+    def step():
+        loss = training.step()
+        if training.steps % every == 0:
+            gc.collect()
+        return loss
+
+    found = {advice.change: advice for advice in diagnose(step, budget_s=1.0).plan}
+    assert len(kept) == 100_000
+    assert ("leave gc.collect() out of the step, or call it seldom" in found) == is_named
+    assert "do what follows the optimizer's step less often" not in found  # said once
 
 
 def test_a_loader_inside_of_the_step():

@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
+from unittest import mock
 
 import torch
 from torch.nn import Embedding, EmbeddingBag, Module
@@ -25,7 +26,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from course_utils.show.formats import format_percent
 from own_program.diagnosis.phases import BACKWARD, OPTIMIZER, is_compiled, wrapped
 from own_program.diagnosis.rounds import Bench
-from own_program.diagnosis.trials import FLUSH, Trial, Work, replaced
+from own_program.diagnosis.trials import FLUSH, Trial, Work
 
 _MOST_NODES = 300_000
 _GROWS = 0.01  # by less, over the calls that are counted, nobody cares
@@ -341,6 +342,6 @@ def _flushed(work: Work) -> Iterator[None]:
     step = work.step
     with (
         ThreadPoolExecutor(1, initializer=torch.set_flush_denormal, initargs=(True,)) as thread,
-        replaced(work, "step", lambda *args: thread.submit(step, *args).result()),
+        mock.patch.object(work, "step", lambda *args: thread.submit(step, *args).result()),
     ):
         yield

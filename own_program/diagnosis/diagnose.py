@@ -46,7 +46,6 @@ from own_program.diagnosis.rounds import (
     OF_LONG,
     PARITY_STEPS,
     Bench,
-    FarSlowerError,
     StepRounds,
     Steps,
     loss_of,
@@ -71,21 +70,14 @@ _FINALISTS = 4
 _FAR_SLOWER = 3.0
 # A part of a step that is no model's and no optimizer's stands out from this share on.
 _STANDS_OUT, _LOADING_STANDS_OUT, _WAITS_STAND_OUT, _COLLECTING_STANDS_OUT = 0.15, 0.05, 0.05, 0.05
-_BESIDES = (
-    (
-        BEFORE,
-        "before the first module runs, and not in a DataLoader",
-        "prepare batches before the step needs them",
-        "data_loading",
-    ),
-    (
-        BETWEEN,
-        "after its backward pass, and not in the optimizer's step",
+_BESIDES = {
+    BEFORE: ("prepare batches before the step needs them", "before the first module runs, and not in a DataLoader"),
+    BETWEEN: (
         "do less between the backward pass and the optimizer's step",
-        "profiler",
+        "after its backward pass, and not in the optimizer's step",
     ),
-    (AFTER, "after the optimizer's", "do what follows the optimizer's step less often", "profiler"),
-)
+    AFTER: ("do what follows the optimizer's step less often", "after the optimizer's"),
+}
 # A worker takes about so long to hand a batch over: where batches are ready sooner, it saves nothing.
 _HANDED_OVER_S = 1e-3
 # Calls become longer by so much.
@@ -235,7 +227,6 @@ class _Work:
     # --- calls as they come
 
     def _as_it_is(self, first: Counted | None) -> list[Seen]:
-        """Call the step as it is: how long it takes, and where the time goes."""
         diagnosis, allowed_s = self.diagnosis, self.diagnosis.budget_s * _CALLS_SHARE
         batches = Batches(self.data) if self.data is not None else None
         started, seconds, sizes = time.perf_counter(), [], set()
@@ -327,10 +318,11 @@ class _Work:
         if (collecting := sum(self._collecting.values())) > _COLLECTING_STANDS_OUT:
             because = f"gc.collect() takes {format_percent(collecting)} of a step."
             self._advise("leave gc.collect() out of the step, or call it seldom", because, "profiler", collecting)
-        for phase, where, change, lesson in _BESIDES:
+        for phase, (change, where) in _BESIDES.items():
             share = phases[phase] - self._collecting[phase]
             if share > _STANDS_OUT and (phase != BEFORE or share * step_s > _HANDED_OVER_S):
-                self._advise(change, f"{format_seconds(share * step_s)} pass in a step {where}.", lesson, share)
+                because = f"{format_seconds(share * step_s)} pass in a step {where}."
+                self._advise(change, because, "data_loading" if phase == BEFORE else "profiler", share)
         total = sum(p.numel() for p in self.found.parameters)
         if doubles := {id(p): p.numel() for p in self.found.parameters if p.dtype == torch.float64}:
             part = format_percent(sum(doubles.values()) / total)
@@ -340,18 +332,14 @@ class _Work:
             self._advise(f"train in float32{how}", because, "mixed_precision")
 
     def _loading(self) -> None:
-        """Waiting for batches."""
         share, step_s = self.diagnosis.phases[LOADING], self.diagnosis.step_s
         workers = getattr(self.data, "num_workers", None)
         if share > _LOADING_STANDS_OUT and (indexed := index_instead(self.data)) is not None:
-            because = (
-                f"{indexed.rows} samples are fetched one by one and put together in "
-                f"{format_seconds(indexed.one_by_one_s)}; one index gives the same values in "
-                f"{format_seconds(indexed.at_once_s)}."
-            )
+            because, judgement = indexed
             advice = Advice("index the tensors in memory, without a DataLoader", because, "data_loading", share)
             if not workers:
-                low, saves, high = (share * (1 - ratio) for ratio in indexed.ratios)
+                ratios = judgement.interval.high, judgement.ratio, judgement.interval.low
+                low, saves, high = (share * (1 - ratio) for ratio in ratios)
                 advice = replace(advice, saves=saves, known="tried", low=low, high=high)
             self.diagnosis.plan.append(advice)
         elif share > _LOADING_STANDS_OUT and self._starting is not None:
@@ -401,7 +389,6 @@ class _Work:
             self._advise(_GROWS, growth, "profiler")
 
     def _untried(self, contents: Contents) -> None:
-        """What was seen, and could not be tried."""
         phases, known = self.diagnosis.phases, {tried.name: tried for tried in self.diagnosis.tried}
         for trial in contents.named:
             tried = known.get(trial.name, Tried(trial.name, NO_TIME))
@@ -470,15 +457,11 @@ class _Work:
         return [trial for trial in several if not self._of(trial).verdict]
 
     def _parity(self, bench: Bench, plain: Steps, trial: Trial) -> Tried:
-        """Whether a change gives what the step gives."""
         name, notes, started = trial.name, self.diagnosis.notes, time.perf_counter()
         self.work.compile_until = started + self._unspent_s() * _SCREEN_SHARE
         try:
             with progress(f"first steps: {name}", 1.0):
-                most_s = math.inf if name == COMPILE else max(_FAR_SLOWER * plain.step_s, LONG_STEP_S)
-                steps = bench.steps([trial], most_s)
-        except FarSlowerError:
-            return Tried(name, str(Verdict.SLOWER))
+                steps = bench.steps([trial])
         except Exception:
             if not self.work.gave_up:
                 return Tried(name, IMPOSSIBLE)
@@ -522,7 +505,7 @@ class _Work:
         finalists = [t for t in fitting if tried[t].verdict == Verdict.FASTER or tried[t].may_save()]
         finalists = of_each_kind(sorted(finalists, key=lambda trial: tried[trial].ratio))
         if len(fitting) > 1 and not self.diagnosis.interrupted:
-            # The best of several looks better than it is, in the rounds that chose it.
+            # In the rounds that chose it, the best of several looks better than it is.
             self._rounds(bench, finalists[:_FINALISTS], "timing the best again", 1.0)
         for trial in finalists:
             self._saves(trial)

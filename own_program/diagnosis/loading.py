@@ -6,7 +6,6 @@ import contextlib
 import statistics
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,6 +13,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, Subset
 
 from course_utils.records import paired
+from course_utils.show.formats import format_seconds
 from own_program.diagnosis.state import StepError
 
 _ROUNDS = 12
@@ -43,18 +43,11 @@ class Batches:
         raise StepError("data has no more batches: pass a loader, or a list of batches, that can be read again.")
 
 
-@dataclass(frozen=True)
-class Indexed:
-    """A batch fetched sample by sample, and by one index of the tensors that its samples come from."""
+def index_instead(data: Any) -> tuple[str, paired.Judgement] | None:
+    """Try out one index for a loader's batch: what came out, in words, and how it compares with sample by sample.
 
-    rows: int
-    one_by_one_s: float
-    at_once_s: float
-    ratios: tuple[float, float, float]  # of the second to the first: the upper end of its interval, it, the lower end
-
-
-def index_instead(data: Any) -> Indexed | None:
-    """Try out one index for a loader's batch; None where that does not give the same values."""
+    None where it does not give the same values, or is not clearly faster.
+    """
     if not isinstance(data, DataLoader) or not data.batch_size or not hasattr(data.dataset, "__getitem__"):
         return None
     with contextlib.suppress(Exception):  # a dataset of somebody else's: it may do whatever it likes
@@ -80,8 +73,9 @@ def index_instead(data: Any) -> Indexed | None:
         slow, quick = seconds
         judged = paired.judge(quick, slow, slow)
         if judged.verdict is paired.Verdict.FASTER:
-            ratios = judged.interval.high, judged.ratio, judged.interval.low
-            return Indexed(rows, statistics.median(slow), statistics.median(quick), ratios)
+            one_by_one_s, at_once_s = (format_seconds(statistics.median(kept)) for kept in seconds)
+            because = f"{rows} samples are fetched one by one and put together in {one_by_one_s}"
+            return f"{because}; one index gives the same values in {at_once_s}.", judged
     return None
 
 

@@ -14,6 +14,7 @@ import sys
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -60,16 +61,7 @@ class Seen:
 
 
 class PhaseWatch:
-    """Watches calls of a step.
-
-    Example:
-        >>> model = torch.nn.Linear(4, 4)
-        >>> watch = PhaseWatch(Found(models={"model": model}), Device())
-        >>> with watch:
-        ...     seen = watch.call(lambda: model(torch.ones(2, 4)).sum().backward())
-        >>> seen.counts["backward passes"], seen.seconds["backward pass"] > 0
-        (1, True)
-    """
+    """Watches calls of a step."""
 
     def __init__(self, found: Found, device: Device) -> None:
         self._found, self._device = found, device
@@ -117,7 +109,6 @@ class PhaseWatch:
         return seen
 
     def _to(self, phase: str, counted: str = "") -> None:
-        """The next phase begins."""
         if self._waits_between:
             self._device.synchronize()
         now = time.perf_counter()
@@ -171,24 +162,15 @@ class PhaseWatch:
                 self._seen.waits[_place()] += time.perf_counter() - start
 
 
-@contextlib.contextmanager
-def wrapped(owner: Any, name: str, wrapper: Callable[..., Any]) -> Iterator[None]:
+def wrapped(owner: Any, name: str, wrapper: Callable[..., Any]) -> AbstractContextManager[Any]:
     """Let calls of a method, or function, go through a wrapper, which gets it as the first argument."""
     original = getattr(owner, name)
-    own = vars(owner).get(name, mock.DEFAULT)
 
     @functools.wraps(original)
     def through(*args: Any, **kwargs: Any) -> Any:
         return wrapper(original, *args, **kwargs)
 
-    setattr(owner, name, through)
-    try:
-        yield
-    finally:
-        if own is mock.DEFAULT:
-            delattr(owner, name)
-        else:
-            setattr(owner, name, own)
+    return mock.patch.object(owner, name, through)
 
 
 def _place() -> str:

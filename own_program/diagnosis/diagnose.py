@@ -182,6 +182,7 @@ class _Work:
         self._started, self._compiling_s = time.perf_counter(), 0.0
         self._collecting: dict[str, float] = {}  # phase to the share of a step that passes there in gc.collect()
         self._starting: tuple[str, float] | None = None  # what speaks for persistent workers; of the wait, their share
+        self._tried: dict[str, Tried] = {}  # by name
         self._adopted: Tried | None = None
         self._step_s: dict[str, float] = {}  # of each change, from its first steps; of the step as it is: ""
 
@@ -369,8 +370,8 @@ class _Work:
 
     def _grown(self, contents: Contents) -> None:
         """A backward pass through operations of earlier calls; else, whatever else grows."""
-        diagnosis, phases, nodes = self.diagnosis, self.diagnosis.phases, [each[-1] for each in contents.counted]
-        if nodes and contents.earlier > _OLD_GRAPH * nodes[-1]:
+        diagnosis, phases, nodes = self.diagnosis, self.diagnosis.phases, [each.nodes for each in contents.counted]
+        if nodes and (earlier := contents.counted[-1].earlier) > _OLD_GRAPH * nodes[-1]:
             facts = []
             if phases[BACKWARD] > _LONG_BACKWARD * phases[FORWARD]:
                 facts.append(f"takes {format_ratio(phases[BACKWARD] / phases[FORWARD])} times the forward pass")
@@ -378,7 +379,7 @@ class _Work:
                 facts.append("grows with each call")
             diagnosis.grows |= nodes[1] < nodes[-1]
             because = (
-                f"The backward pass {listed([*facts, 'reaches into earlier calls'])}: {contents.earlier:,} of the "
+                f"The backward pass {listed([*facts, 'reaches into earlier calls'])}: {earlier:,} of the "
                 f"{nodes[-1]:,} operations in its graph were recorded there."
             )
             diagnosis.plan[:] = [advice for advice in diagnosis.plan if advice.change != _GROWS]  # this is why
@@ -389,9 +390,9 @@ class _Work:
             self._advise(_GROWS, growth, "profiler")
 
     def _untried(self, contents: Contents) -> None:
-        phases, known = self.diagnosis.phases, {tried.name: tried for tried in self.diagnosis.tried}
+        phases = self.diagnosis.phases
         for trial in contents.named:
-            tried = known.get(trial.name, Tried(trial.name, NO_TIME))
+            tried = self._tried.get(trial.name, Tried(trial.name, NO_TIME))
             verdict = tried.verdict if (tried.first or 0.0) < PROMISING else ""  # a few steps saw nothing
             if trial.at_most and verdict in (IMPOSSIBLE, NO_TIME) and phases[trial.at_most[-1]] > _STANDS_OUT:
                 share = sum(phases[phase] for phase in trial.at_most)
@@ -531,16 +532,13 @@ class _Work:
                 self._put(replace(tried, verdict=NO_TIME))
 
     def _of(self, trial: Trial) -> Tried:
-        return next(tried for tried in self.diagnosis.tried if tried.name == trial.name)
+        return self._tried[trial.name]
 
     def _put(self, tried: Tried) -> None:
-        """In the place of what was known of the same change."""
-        names = [each.name for each in self.diagnosis.tried]
-        index = names.index(tried.name) if tried.name in names else len(names)
-        self.diagnosis.tried[index : index + 1] = [replace(tried, on_top_of=self._adopted)]
+        self._tried[tried.name] = replace(tried, on_top_of=self._adopted)
+        self.diagnosis.tried = list(self._tried.values())
 
     def _saves(self, trial: Trial) -> None:
-        """Advise a change that made the step faster."""
         diagnosis, tried = self.diagnosis, self._of(trial)
         if tried.verdict != Verdict.FASTER:
             return

@@ -31,7 +31,7 @@ from own_program.diagnosis import contents, loading
 from own_program.diagnosis import diagnose as diagnosing
 from own_program.diagnosis import trials as step_trials
 from own_program.diagnosis.diagnose import StepError, diagnose
-from own_program.diagnosis.phases import PhaseWatch, replayed
+from own_program.diagnosis.phases import replayed
 from own_program.diagnosis.report import CHANGES_RESULTS, IMPOSSIBLE, NO_TIME, Diagnosis, Tried
 from own_program.diagnosis.rounds import Bench
 from own_program.diagnosis.state import Snapshot, find
@@ -184,10 +184,7 @@ def test_an_optimizer_that_loops_over_tensors():
     (advice,) = [advice for advice in diagnosis.plan if advice.known == "tried"]
     assert (advice.change, advice.lesson) == ("pass fused=True to AdamW", "torch_compile")
     assert "AdamW updates 120 tensors, one by one." in advice.because
-    card = diagnosis.card()
-    (phase,) = [row for row in card.rows if row.label == "optimizer"]
-    assert advice.low < phase.bar.high  # no more than its share: two measurements, so the interval says it
-    assert f"{100 * advice.saves:.2g}" in card.words
+    assert advice.low < diagnosis.phases["optimizer"]  # two measurements, so the interval says it
     # And with what it advises, there is nothing left to say.
     fast = Training(60, 8, fused=True)
     assert not [advice for advice in diagnose(fast.step, budget_s=QUICK_S).plan if advice.known == "tried"]
@@ -278,11 +275,11 @@ class Reading(Slow):
 
 @pytest.mark.parametrize(
     ("dataset", "persistent", "is_named"),
-    [(Reading(0.0, 0.3), False, True), (Reading(0.0, 0.3), True, False), (Reading(0.15, 0.0), False, False)],
+    [(Reading(0.0, 0.3), False, True), (Reading(0.0, 0.3), True, False), (Reading(0.1, 0.0), False, False)],
 )
 def test_workers_that_start_anew_with_each_pass(monkeypatch, dataset, persistent, is_named):
     monkeypatch.setattr(loading, "time", process_clock)  # workers have clocks of their own
-    loader = DataLoader(dataset, 1, sampler=range(6), num_workers=2, persistent_workers=persistent)
+    loader = DataLoader(dataset, 1, sampler=range(12), num_workers=2, persistent_workers=persistent)
     plan = diagnose(learn(), data=loader, budget_s=8.0).plan
     found = [advice for advice in plan if "persistent_workers=True" in advice.change]
     assert len(found) == is_named
@@ -301,9 +298,8 @@ def test_garbage_that_is_collected_in_each_step(every, is_named):
             gc.collect()
         return loss
 
-    found = {advice.change: advice for advice in diagnose(step, budget_s=1.0).plan}
-    assert len(kept) == 100_000
-    assert ("leave gc.collect() out of the step, or call it seldom" in found) == is_named
+    found = changes(diagnose(step, budget_s=1.0))
+    assert ("leave gc.collect() out of the step, or call it seldom" in found) == is_named * bool(kept)
     assert "do what follows the optimizer's step less often" not in found  # said once
 
 
@@ -348,32 +344,24 @@ def test_parameters_that_no_optimizer_updates():
     assert all(p.requires_grad and p.grad is None for p in model.parameters())
 
 
-@pytest.mark.parametrize(
-    ("layers_in_double", "words"),
-    [((0, 1), "100% of the 2.11 thousand weights"), ((1,), "50% of the 2.11 thousand weights"), ((), "")],
-)
-def test_weights_in_float64_are_noticed(layers_in_double, words):
+@pytest.mark.parametrize("part", [50, 0])
+def test_weights_in_float64_are_noticed(part):
     model, x = layers(2), torch.randn(8, 32)
-    for index in layers_in_double:
-        model[index].double()
-
-    def loss():
-        first = model[0](x.to(model[0].weight.dtype))
-        return model[1](first.to(model[1].weight.dtype)).square().mean()
-
-    diagnosis = diagnose(steps_of(loss, model), budget_s=QUICK_S)
-    found = [advice for advice in diagnosis.plan if "float32" in advice.change]
-    assert [advice.because.startswith(words) for advice in found] == [True] * bool(words)
+    model[1].to(torch.float64 if part else torch.float32)
+    step = steps_of(lambda: model[1](model[0](x).to(model[1].weight.dtype)).square().mean(), model)
+    found = [advice for advice in diagnose(step, budget_s=QUICK_S).plan if "float32" in advice.change]
+    assert len(found) == bool(part)
     for advice in found:
+        assert advice.because.startswith(f"{part}% of the 2.11 thousand weights")
         assert advice.change == "train in float32: model.float(), and inputs of that type"
         assert (advice.lesson, advice.saves) == ("mixed_precision", None)
 
 
-def test_a_budget_holds_where_there_is_much_to_try(monkeypatch):
-    training = Training(2, fused=True)
+def test_a_budget_holds_where_there_is_much_to_try_and_is_said_to_be_short(monkeypatch):
+    training, sleeps = Training(2, fused=True), {"s": 0.1}
 
     def step():
-        time.sleep(0.1)
+        time.sleep(sleeps["s"])
         return training.step()
 
     plant(monkeypatch, {f"change {i}": lambda work: contextlib.nullcontext() for i in range(20)})
@@ -381,6 +369,12 @@ def test_a_budget_holds_where_there_is_much_to_try(monkeypatch):
     diagnosis = diagnose(step, budget_s=4.0)
     assert time.perf_counter() - start < 2 * 4.0
     assert [tried.name for tried in diagnosis.tried if tried.verdict == NO_TIME]
+    assert "4 s were too short to tell what all changes do: pass budget_s=8." in diagnosis.card().warning
+    assert "Nothing stands out" not in repr(diagnosis)
+    # Of a longer step something is named all the same.
+    sleeps["s"] = 0.3
+    plant(monkeypatch, {"quick": lambda work: mock.patch.dict(sleeps, s=0.15)})
+    assert "do quick" in changes(diagnose(step, budget_s=12.0))
 
 
 # --- causes that are in the program itself
@@ -581,17 +575,6 @@ def test_samples_that_are_fetched_one_by_one_from_tensors_in_memory(dataset, is_
         assert 0 < advice.low <= advice.saves <= advice.high < diagnosis.phases["waiting for data"]
 
 
-def test_a_long_step_gets_something_named_in_a_short_budget(monkeypatch):
-    training, sleeps = Training(2, fused=True), {"s": 0.3}
-
-    def step():
-        time.sleep(sleeps["s"])
-        return training.step()
-
-    plant(monkeypatch, {"quick": lambda work: mock.patch.dict(sleeps, s=0.15)})
-    assert "do quick" in changes(diagnose(step, budget_s=12.0))
-
-
 # --- what is tried must give the same
 
 
@@ -626,10 +609,10 @@ def test_without_a_loss_the_weights_are_compared(monkeypatch):
     training = Training(2, fused=True)
 
     def step():
+        training.optimizer.zero_grad()
         outputs = training.model(training.x)
         outputs.backward(torch.ones_like(outputs))
         training.optimizer.step()
-        training.optimizer.zero_grad()
 
     xs = {"turned": -training.x, "none": training.x}
     plant(monkeypatch, {name: functools.partial(with_attribute, training, "x", x) for name, x in xs.items()})
@@ -798,27 +781,8 @@ def test_names_that_a_step_binds_and_weights_in_another_layout_are_put_back():
 # --- what is found
 
 
-def test_models_and_optimizers_are_found_where_a_step_names_them():
-    training, step, other = Training(), learn(), layers(1)
-    assert list(find(training.step).models) == ["model"]
-    assert (list(find(step).models), list(find(lambda: step(None)).optimizers)) == (["model"], ["optimizer"])
-    assert find(step, [other, layers(2)]).models.keys() == {"Sequential", "Sequential 2"}
-    assert not find(lambda: 1).parameters
-
-
-def test_phases_add_up_to_the_call_and_hooks_are_gone():
-    training = Training()
-    training.step()
-    shares = []
-    with PhaseWatch(find(training.step), Device()) as watch:
-        for _ in range(5):  # another program may run between the two readings of a clock
-            start = time.perf_counter()
-            seen = watch.call(training.step)
-            shares.append(sum(seen.seconds.values()) / (time.perf_counter() - start))
-    assert 0.5 < max(shares) <= 1
-    assert seen.counts == {"forward passes": 1, "backward passes": 1, "optimizer steps": 1}
-    assert not training.model._forward_pre_hooks
-    assert "zero_grad" not in vars(training.optimizer)
+def test_two_models_of_one_class_are_told_apart():
+    assert find(learn(), [layers(1), layers(2)]).models.keys() == {"Sequential", "Sequential 2"}
 
 
 def test_an_iterator_that_is_made_meanwhile_ends():
@@ -913,20 +877,6 @@ def test_one_rank_of_several_is_refused(monkeypatch):
         diagnose(Training().step)
 
 
-def test_a_budget_that_is_too_short_is_said():
-    training = Training(2)
-
-    def step():
-        time.sleep(0.05)
-        return training.step()
-
-    diagnosis = diagnose(step, budget_s=0.1)
-    assert "0.1 s were too short to tell what all changes do: " in diagnosis.card().warning
-    assert re.search(r"pass budget_s=\d", diagnosis.card().warning)
-    assert "Nothing stands out" not in repr(diagnosis)
-    assert not [advice for advice in diagnosis.plan if advice.known == "tried"]
-
-
 def said(tried=(), **known):
     return Diagnosis(environment(), find(Training().step), 1.0, step_s=1.0, tried=[*tried], **known).card().words
 
@@ -942,14 +892,12 @@ USELESS = Tried("other", str(Verdict.SAME), 0.0, 1.0, Interval(0.99, 1.01, 0.99)
         ({"notes": ["torch.compile was not tried: why."]}, "No change was tried. torch.compile was not tried."),
         ({}, "The largest part is optimizer (50%). A trace tells what is inside: lesson "),
         ({"interrupted": True}, "not known yet. The largest part is optimizer (50%). Let diagnose() run to its end."),
-        ({"tried": [Tried("late", NO_TIME)]}, "is not known yet. The largest part is optimizer (50%). Pass a larger"),
-        ({"tried": [Tried("late", NO_TIME)], "needed_s": 2.0}, "Pass budget_s=2."),
-        ({"tried": [Tried("late", NO_TIME, first=0.5)]}, "In a few steps it was 2.00 times as fast with this: late."),
         (
-            {"tried": [UNCLEAR]},
-            "Too close to tell, of what was tried: change. The largest part is optimizer (50%). Pass",
+            {"tried": [Tried("late", NO_TIME)], "needed_s": 2.0},
+            "is not known yet. The largest part is optimizer (50%).",
         ),
-        ({"tried": [UNCLEAR], "busy": "Others ran."}, "Close other programs, or pass a larger budget_s."),
+        ({"tried": [Tried("late", NO_TIME, first=0.5)]}, "In a few steps it was 2.00 times as fast with this: late."),
+        ({"tried": [UNCLEAR], "busy": "Others ran."}, "Too close to tell, of what was tried: change. The largest part"),
     ],
     ids=str,
 )

@@ -61,7 +61,8 @@ def index_instead(data: Any) -> tuple[str, paired.Judgement] | None:
             return tree_leaves(data.collate_fn([data.dataset[i] for i in chosen.tolist()]))
 
         whole = list(_tensors(vars(dataset), len(dataset)))
-        sources = [next(w for w in whole if _equal(w[index], part)) for part in one_by_one()]
+        parts = one_by_one()
+        sources = [next(w for w in whole if w.dtype == part.dtype and torch.equal(w[index], part)) for part in parts]
         if rows < 2 or not sources:
             return None
         seconds: tuple[list[float], list[float]] = [], []
@@ -86,7 +87,3 @@ def _tensors(attributes: Any, rows: int) -> Iterator[torch.Tensor]:
             value = torch.from_numpy(value)
         if isinstance(value, torch.Tensor) and value.ndim and len(value) == rows:
             yield value
-
-
-def _equal(a: torch.Tensor, b: Any) -> bool:
-    return isinstance(b, torch.Tensor) and a.dtype == b.dtype and torch.equal(a, b)

@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
+from unittest import mock
 
 import torch
 from torch.nn import Embedding, EmbeddingBag, Module
@@ -25,7 +26,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from course_utils.show.formats import format_percent
 from own_program.diagnosis.phases import BACKWARD, OPTIMIZER, is_compiled, wrapped
 from own_program.diagnosis.rounds import Bench
-from own_program.diagnosis.trials import FLUSH, Trial, Work, replaced
+from own_program.diagnosis.trials import FLUSH, Trial, Work
 
 _MOST_NODES = 300_000
 _GROWS = 0.01  # by less, over the calls that are counted, nobody cares
@@ -43,17 +44,15 @@ _TAKE_SPARSE = (torch.optim.SGD, torch.optim.Adagrad)  # gradients of some rows,
 class Contents:
     """What some calls held."""
 
-    # Of each call in their order: operators, numbers that these wrote, operations that its backward pass went through.
-    counted: list[tuple[int, int, int]] = field(default_factory=list)
-    earlier: int = 0  # how many of the last call's were recorded in calls before it
+    counted: list[Counted] = field(default_factory=list)  # what each call did, in their order
     denormals: str = ""  # where the largest share of denormal numbers is, in words
     named: list[Trial] = field(default_factory=list)  # what to change about what was seen
     looked: list[str] = field(default_factory=list)  # what was looked for, in words
 
     def growth(self) -> str:
         """What became more with each call, in words; empty if nothing did."""
-        for index, words in enumerate(("operators ran", "numbers were written")):
-            counts = [each[index] for each in self.counted]
+        for what, words in (("operators", "operators ran"), ("numbers", "numbers were written")):
+            counts = [getattr(each, what) for each in self.counted]
             grows = all(a < b for a, b in itertools.pairwise(counts))
             if len(counts) > 3 and grows and counts[-1] > (1 + _GROWS) * counts[1]:
                 return f"{counts[0]:,} {words} in its first call, and {counts[-1]:,} in a later one."
@@ -61,11 +60,9 @@ class Contents:
 
 
 class Counted(TorchDispatchMode):
-    """Counts what a call does."""
+    """What a call does: operators, numbers that these write; in its backward pass nodes, some of earlier calls."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.operators = self.numbers = self.nodes = self.earlier = 0
+    operators = numbers = nodes = earlier = 0
 
     def __torch_dispatch__(self, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         came_out = operator(*args, **(kwargs or {}))
@@ -112,8 +109,7 @@ def look(bench: Bench, first: Counted | None, calls: int) -> Contents:
         while first and len(counted) <= calls:
             counted.append(Counted())
             counted[-1].call(bench.work.call)
-        contents.counted = [(each.operators, each.numbers, each.nodes) for each in counted]
-        contents.earlier = counted[-1].earlier if counted else 0
+        contents.counted = counted
         contents.looked += ["work that grows from call to call"] if counted else []
     bench.arrange()
     return contents
@@ -341,6 +337,6 @@ def _flushed(work: Work) -> Iterator[None]:
     step = work.step
     with (
         ThreadPoolExecutor(1, initializer=torch.set_flush_denormal, initargs=(True,)) as thread,
-        replaced(work, "step", lambda *args: thread.submit(step, *args).result()),
+        mock.patch.object(work, "step", lambda *args: thread.submit(step, *args).result()),
     ):
         yield

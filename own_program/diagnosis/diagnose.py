@@ -46,7 +46,6 @@ from own_program.diagnosis.rounds import (
     OF_LONG,
     PARITY_STEPS,
     Bench,
-    FarSlowerError,
     StepRounds,
     Steps,
     loss_of,
@@ -70,7 +69,15 @@ _LEAST_CALLS, _MOST_CALLS, _MOST_WATCHED, _COUNTED_CALLS = 4, 24, 16, 6
 _FINALISTS = 4
 _FAR_SLOWER = 3.0
 # A part of a step that is no model's and no optimizer's stands out from this share on.
-_STANDS_OUT, _LOADING_STANDS_OUT, _WAITS_STAND_OUT = 0.15, 0.05, 0.05
+_STANDS_OUT, _LOADING_STANDS_OUT, _WAITS_STAND_OUT, _COLLECTING_STANDS_OUT = 0.15, 0.05, 0.05, 0.05
+_BESIDES = {
+    BEFORE: ("prepare batches before the step needs them", "before the first module runs, and not in a DataLoader"),
+    BETWEEN: (
+        "do less between the backward pass and the optimizer's step",
+        "after its backward pass, and not in the optimizer's step",
+    ),
+    AFTER: ("do what follows the optimizer's step less often", "after the optimizer's"),
+}
 # A worker takes about so long to hand a batch over: where batches are ready sooner, it saves nothing.
 _HANDED_OVER_S = 1e-3
 # Calls become longer by so much.
@@ -173,6 +180,9 @@ class _Work:
         self.device = {"cuda": CudaDevice, "mps": MpsDevice}.get(kind, Device)()
         self.work = Work(self._step)
         self._started, self._compiling_s = time.perf_counter(), 0.0
+        self._collecting: dict[str, float] = {}  # phase to the share of a step that passes there in gc.collect()
+        self._starting: tuple[str, float] | None = None  # what speaks for persistent workers; of the wait, their share
+        self._tried: dict[str, Tried] = {}  # by name
         self._adopted: Tried | None = None
         self._step_s: dict[str, float] = {}  # of each change, from its first steps; of the step as it is: ""
 
@@ -218,16 +228,12 @@ class _Work:
     # --- calls as they come
 
     def _as_it_is(self, first: Counted | None) -> list[Seen]:
-        """Call the step as it is: how long it takes, and where the time goes."""
         diagnosis, allowed_s = self.diagnosis, self.diagnosis.budget_s * _CALLS_SHARE
         batches = Batches(self.data) if self.data is not None else None
-        started, seconds, waits, sizes = time.perf_counter(), [], [], set()
+        started, seconds, sizes = time.perf_counter(), [], set()
         while len(seconds) <= _MOST_CALLS:
-            if batches is not None:
-                batch, wait_s = batches.following()
-                sizes.add(_described(batch))
-                waits.append(wait_s)
-            args = () if batches is None else (batch,)
+            args = () if batches is None else (batches.following(),)
+            sizes.update(map(_described, args))
             if not seconds:
                 self.work.args = args
             seconds.append(self._timed(args, None if seconds else first))
@@ -235,7 +241,7 @@ class _Work:
             if spent_s > 0.6 * allowed_s and len(seconds) >= (_LEAST_CALLS if spent_s < 2 * allowed_s else 2):
                 break
         # The first call wakes everything up; so does the first batch, and workers then have some ready.
-        seconds, waits = seconds[1:], waits[1:]
+        seconds, waits = seconds[1:], batches.waits[1:] if batches else []
         if len(sizes) > 1:
             diagnosis.notes.append("Batches differ in size; changes are tried on the first.")
         else:
@@ -257,6 +263,10 @@ class _Work:
         total = sum(medians.values())
         diagnosis.phases = {phase: part / total * median_s / diagnosis.step_s for phase, part in medians.items()}
         diagnosis.phases[LOADING] += wait_s / diagnosis.step_s
+        for phase in PHASES:
+            self._collecting[phase] = statistics.median(call.collecting[phase] for call in seen) / diagnosis.step_s
+        if batches and batches.workers and not getattr(self.data, "persistent_workers", True):
+            self._starting = _starting_workers(batches, waits, median_s)
         if first is None:
             diagnosis.notes.append(
                 "A part of it is compiled already: what is inside was not looked at, and what comes before the forward "
@@ -306,16 +316,14 @@ class _Work:
     def _parts(self) -> None:
         phases, step_s = self.diagnosis.phases, self.diagnosis.step_s
         self._loading()
-        if phases[BEFORE] > max(_STANDS_OUT, _HANDED_OVER_S / step_s):
-            because = f"{self._takes(BEFORE)} before the first module runs, and not in a DataLoader."
-            self._advise("prepare batches before the step needs them", because, "data_loading", phases[BEFORE])
-        if phases[BETWEEN] > _STANDS_OUT:
-            because = f"{self._takes(BETWEEN)} after its backward pass, and not in the optimizer's step."
-            change = "do less between the backward pass and the optimizer's step"
-            self._advise(change, because, "profiler", phases[BETWEEN])
-        if phases[AFTER] > _STANDS_OUT:
-            because = f"{self._takes(AFTER)} after the optimizer's."
-            self._advise("do what follows the optimizer's step less often", because, "profiler", phases[AFTER])
+        if (collecting := sum(self._collecting.values())) > _COLLECTING_STANDS_OUT:
+            because = f"gc.collect() takes {format_percent(collecting)} of a step."
+            self._advise("leave gc.collect() out of the step, or call it seldom", because, "profiler", collecting)
+        for phase, (change, where) in _BESIDES.items():
+            share = phases[phase] - self._collecting[phase]
+            if share > _STANDS_OUT and (phase != BEFORE or share * step_s > _HANDED_OVER_S):
+                because = f"{format_seconds(share * step_s)} pass in a step {where}."
+                self._advise(change, because, "data_loading" if phase == BEFORE else "profiler", share)
         total = sum(p.numel() for p in self.found.parameters)
         if doubles := {id(p): p.numel() for p in self.found.parameters if p.dtype == torch.float64}:
             part = format_percent(sum(doubles.values()) / total)
@@ -324,24 +332,20 @@ class _Work:
             because = f"{part} of the {format_count(total)} weights are in float64, of twice the bytes of float32."
             self._advise(f"train in float32{how}", because, "mixed_precision")
 
-    def _takes(self, phase: str) -> str:
-        return f"{format_seconds(self.diagnosis.phases[phase] * self.diagnosis.step_s)} pass in a step"
-
     def _loading(self) -> None:
-        """Waiting for batches."""
         share, step_s = self.diagnosis.phases[LOADING], self.diagnosis.step_s
         workers = getattr(self.data, "num_workers", None)
         if share > _LOADING_STANDS_OUT and (indexed := index_instead(self.data)) is not None:
-            because = (
-                f"{indexed.rows} samples are fetched one by one and put together in "
-                f"{format_seconds(indexed.one_by_one_s)}; one index gives the same values in "
-                f"{format_seconds(indexed.at_once_s)}."
-            )
+            because, judgement = indexed
             advice = Advice("index the tensors in memory, without a DataLoader", because, "data_loading", share)
             if not workers:
-                low, saves, high = (share * (1 - ratio) for ratio in indexed.ratios)
+                ratios = judgement.interval.high, judgement.ratio, judgement.interval.low
+                low, saves, high = (share * (1 - ratio) for ratio in ratios)
                 advice = replace(advice, saves=saves, known="tried", low=low, high=high)
             self.diagnosis.plan.append(advice)
+        elif share > _LOADING_STANDS_OUT and self._starting is not None:
+            because, part = self._starting
+            self._advise("pass persistent_workers=True to the DataLoader", because, "data_loading", share * part)
         elif share > max(_LOADING_STANDS_OUT, _HANDED_OVER_S / step_s):
             change = "load batches in workers of the DataLoader"
             if workers or (workers is None and self.data is not None):
@@ -366,8 +370,8 @@ class _Work:
 
     def _grown(self, contents: Contents) -> None:
         """A backward pass through operations of earlier calls; else, whatever else grows."""
-        diagnosis, phases, nodes = self.diagnosis, self.diagnosis.phases, [each[-1] for each in contents.counted]
-        if nodes and contents.earlier > _OLD_GRAPH * nodes[-1]:
+        diagnosis, phases, nodes = self.diagnosis, self.diagnosis.phases, [each.nodes for each in contents.counted]
+        if nodes and (earlier := contents.counted[-1].earlier) > _OLD_GRAPH * nodes[-1]:
             facts = []
             if phases[BACKWARD] > _LONG_BACKWARD * phases[FORWARD]:
                 facts.append(f"takes {format_ratio(phases[BACKWARD] / phases[FORWARD])} times the forward pass")
@@ -375,7 +379,7 @@ class _Work:
                 facts.append("grows with each call")
             diagnosis.grows |= nodes[1] < nodes[-1]
             because = (
-                f"The backward pass {listed([*facts, 'reaches into earlier calls'])}: {contents.earlier:,} of the "
+                f"The backward pass {listed([*facts, 'reaches into earlier calls'])}: {earlier:,} of the "
                 f"{nodes[-1]:,} operations in its graph were recorded there."
             )
             diagnosis.plan[:] = [advice for advice in diagnosis.plan if advice.change != _GROWS]  # this is why
@@ -386,10 +390,9 @@ class _Work:
             self._advise(_GROWS, growth, "profiler")
 
     def _untried(self, contents: Contents) -> None:
-        """What was seen, and could not be tried."""
-        phases, known = self.diagnosis.phases, {tried.name: tried for tried in self.diagnosis.tried}
+        phases = self.diagnosis.phases
         for trial in contents.named:
-            tried = known.get(trial.name, Tried(trial.name, NO_TIME))
+            tried = self._tried.get(trial.name, Tried(trial.name, NO_TIME))
             verdict = tried.verdict if (tried.first or 0.0) < PROMISING else ""  # a few steps saw nothing
             if trial.at_most and verdict in (IMPOSSIBLE, NO_TIME) and phases[trial.at_most[-1]] > _STANDS_OUT:
                 share = sum(phases[phase] for phase in trial.at_most)
@@ -455,15 +458,11 @@ class _Work:
         return [trial for trial in several if not self._of(trial).verdict]
 
     def _parity(self, bench: Bench, plain: Steps, trial: Trial) -> Tried:
-        """Whether a change gives what the step gives."""
         name, notes, started = trial.name, self.diagnosis.notes, time.perf_counter()
         self.work.compile_until = started + self._unspent_s() * _SCREEN_SHARE
         try:
             with progress(f"first steps: {name}", 1.0):
-                most_s = math.inf if name == COMPILE else max(_FAR_SLOWER * plain.step_s, LONG_STEP_S)
-                steps = bench.steps([trial], most_s)
-        except FarSlowerError:
-            return Tried(name, str(Verdict.SLOWER))
+                steps = bench.steps([trial])
         except Exception:
             if not self.work.gave_up:
                 return Tried(name, IMPOSSIBLE)
@@ -507,7 +506,7 @@ class _Work:
         finalists = [t for t in fitting if tried[t].verdict == Verdict.FASTER or tried[t].may_save()]
         finalists = of_each_kind(sorted(finalists, key=lambda trial: tried[trial].ratio))
         if len(fitting) > 1 and not self.diagnosis.interrupted:
-            # The best of several looks better than it is, in the rounds that chose it.
+            # In the rounds that chose it, the best of several looks better than it is.
             self._rounds(bench, finalists[:_FINALISTS], "timing the best again", 1.0)
         for trial in finalists:
             self._saves(trial)
@@ -533,16 +532,13 @@ class _Work:
                 self._put(replace(tried, verdict=NO_TIME))
 
     def _of(self, trial: Trial) -> Tried:
-        return next(tried for tried in self.diagnosis.tried if tried.name == trial.name)
+        return self._tried[trial.name]
 
     def _put(self, tried: Tried) -> None:
-        """In the place of what was known of the same change."""
-        names = [each.name for each in self.diagnosis.tried]
-        index = names.index(tried.name) if tried.name in names else len(names)
-        self.diagnosis.tried[index : index + 1] = [replace(tried, on_top_of=self._adopted)]
+        self._tried[tried.name] = replace(tried, on_top_of=self._adopted)
+        self.diagnosis.tried = list(self._tried.values())
 
     def _saves(self, trial: Trial) -> None:
-        """Advise a change that made the step faster."""
         diagnosis, tried = self.diagnosis, self._of(trial)
         if tried.verdict != Verdict.FASTER:
             return
@@ -561,6 +557,19 @@ class _Work:
         if trial.instead_of == "threads" and diagnosis.busy:
             because += " On a machine without other programs it may save nothing."
         diagnosis.plan.append(Advice(trial.change, because, trial.lesson, saves, "tried", low=low, high=high))
+
+
+def _starting_workers(batches: Batches, waits: list[float], step_s: float) -> tuple[str, float] | None:
+    """Whether passes begin with a wait for workers that start, and not for a batch that takes them long."""
+    begun_s, passes = sum(batches.begun), len(batches.begun)
+    if not passes or len(waits) - passes < batches.workers * passes or begun_s < 0.5 * sum(waits):
+        return None
+    first_s, other_s = begun_s / passes, (sum(waits) - begun_s) / (len(waits) - passes)
+    # Workers take turns: while each of the others hands over a batch, one makes its next.
+    if first_s < 2 * batches.workers * (step_s + other_s):
+        return None
+    waited = f"its first batch takes {format_seconds(first_s)}, the others {format_seconds(other_s)} each"
+    return f"Workers start anew with each pass over the data: {waited}.", begun_s / sum(waits)
 
 
 def _longer(seconds: Sequence[float]) -> tuple[float, float] | None:

@@ -6,7 +6,6 @@ import contextlib
 import statistics
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,6 +13,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, Subset
 
 from course_utils.records import paired
+from course_utils.show.formats import format_seconds
 from own_program.diagnosis.state import StepError
 
 _ROUNDS = 12
@@ -26,32 +26,28 @@ class Batches:
     def __init__(self, data: Iterable[Any]) -> None:
         self._data, self._batches = data, iter(data)
         self.workers = getattr(data, "num_workers", 0)
+        self.waits: list[float] = []  # seconds for each batch
+        self.begun: list[float] = []  # those of them with which a new pass over the data began
 
-    def following(self) -> tuple[Any, float]:
-        """The next batch, and the seconds that it took."""
-        for _ in range(2):
-            start = time.perf_counter()
-            try:
-                batch = next(self._batches)
-            except StopIteration:
+    def following(self) -> Any:
+        """The next batch."""
+        start = time.perf_counter()
+        for is_new in (False, True):
+            if is_new:
                 self._batches = iter(self._data)
-                continue
-            return batch, time.perf_counter() - start
+            with contextlib.suppress(StopIteration):
+                batch = next(self._batches)
+                self.waits.append(time.perf_counter() - start)
+                self.begun += self.waits[-1:] * is_new
+                return batch
         raise StepError("data has no more batches: pass a loader, or a list of batches, that can be read again.")
 
 
-@dataclass(frozen=True)
-class Indexed:
-    """A batch fetched sample by sample, and by one index of the tensors that its samples come from."""
+def index_instead(data: Any) -> tuple[str, paired.Judgement] | None:
+    """Try out one index for a loader's batch: what came out, in words, and how it compares with sample by sample.
 
-    rows: int
-    one_by_one_s: float
-    at_once_s: float
-    ratios: tuple[float, float, float]  # of the second to the first: the upper end of its interval, it, the lower end
-
-
-def index_instead(data: Any) -> Indexed | None:
-    """Try out one index for a loader's batch; None where that does not give the same values."""
+    None where it does not give the same values, or is not clearly faster.
+    """
     if not isinstance(data, DataLoader) or not data.batch_size or not hasattr(data.dataset, "__getitem__"):
         return None
     with contextlib.suppress(Exception):  # a dataset of somebody else's: it may do whatever it likes
@@ -65,7 +61,8 @@ def index_instead(data: Any) -> Indexed | None:
             return tree_leaves(data.collate_fn([data.dataset[i] for i in chosen.tolist()]))
 
         whole = list(_tensors(vars(dataset), len(dataset)))
-        sources = [next(w for w in whole if _equal(w[index], part)) for part in one_by_one()]
+        parts = one_by_one()
+        sources = [next(w for w in whole if w.dtype == part.dtype and torch.equal(w[index], part)) for part in parts]
         if rows < 2 or not sources:
             return None
         seconds: tuple[list[float], list[float]] = [], []
@@ -77,8 +74,9 @@ def index_instead(data: Any) -> Indexed | None:
         slow, quick = seconds
         judged = paired.judge(quick, slow, slow)
         if judged.verdict is paired.Verdict.FASTER:
-            ratios = judged.interval.high, judged.ratio, judged.interval.low
-            return Indexed(rows, statistics.median(slow), statistics.median(quick), ratios)
+            one_by_one_s, at_once_s = (format_seconds(statistics.median(kept)) for kept in seconds)
+            because = f"{rows} samples are fetched one by one and put together in {one_by_one_s}"
+            return f"{because}; one index gives the same values in {at_once_s}.", judged
     return None
 
 
@@ -89,7 +87,3 @@ def _tensors(attributes: Any, rows: int) -> Iterator[torch.Tensor]:
             value = torch.from_numpy(value)
         if isinstance(value, torch.Tensor) and value.ndim and len(value) == rows:
             yield value
-
-
-def _equal(a: torch.Tensor, b: Any) -> bool:
-    return isinstance(b, torch.Tensor) and a.dtype == b.dtype and torch.equal(a, b)

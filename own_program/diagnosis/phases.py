@@ -9,10 +9,12 @@ from __future__ import annotations
 import collections
 import contextlib
 import functools
+import gc
 import sys
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -53,21 +55,13 @@ class Seen:
     counts: collections.Counter[str] = field(default_factory=collections.Counter)  # how often it did what
     # Place in the code (``train.py:31``) to seconds in which Python waited there for the GPU.
     waits: collections.Counter[str] = field(default_factory=collections.Counter)
+    collecting: collections.Counter[str] = field(default_factory=collections.Counter)  # gc.collect(): phase to seconds
     anomaly: bool = False
     deterministic: bool = False
 
 
 class PhaseWatch:
-    """Watches calls of a step.
-
-    Example:
-        >>> model = torch.nn.Linear(4, 4)
-        >>> watch = PhaseWatch(Found(models={"model": model}), Device())
-        >>> with watch:
-        ...     seen = watch.call(lambda: model(torch.ones(2, 4)).sum().backward())
-        >>> seen.counts["backward passes"], seen.seconds["backward pass"] > 0
-        (1, True)
-    """
+    """Watches calls of a step."""
 
     def __init__(self, found: Found, device: Device) -> None:
         self._found, self._device = found, device
@@ -85,6 +79,7 @@ class PhaseWatch:
                 for module in self._found.modules:
                     stack.enter_context(module.register_forward_pre_hook(self._module_begins))
             stack.enter_context(wrapped(torch.autograd, "backward", self._backward))
+            stack.enter_context(wrapped(gc, "collect", self._collect))
             stack.enter_context(wrapped(_BaseDataLoaderIter, "__next__", functools.partial(self._through, LOADING)))
             if self._device.kind != "cpu":
                 for name in _WAITING:
@@ -114,7 +109,6 @@ class PhaseWatch:
         return seen
 
     def _to(self, phase: str, counted: str = "") -> None:
-        """The next phase begins."""
         if self._waits_between:
             self._device.synchronize()
         now = time.perf_counter()
@@ -152,6 +146,13 @@ class PhaseWatch:
         finally:
             self._to(BETWEEN)
 
+    def _collect(self, collect: Callable[..., int], *args: Any, **kwargs: Any) -> int:
+        start = time.perf_counter()
+        try:
+            return collect(*args, **kwargs)
+        finally:
+            self._seen.collecting[self._phase] += time.perf_counter() - start
+
     def _wait(self, method: Callable[..., Any], tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         start = time.perf_counter()
         try:
@@ -161,24 +162,15 @@ class PhaseWatch:
                 self._seen.waits[_place()] += time.perf_counter() - start
 
 
-@contextlib.contextmanager
-def wrapped(owner: Any, name: str, wrapper: Callable[..., Any]) -> Iterator[None]:
+def wrapped(owner: Any, name: str, wrapper: Callable[..., Any]) -> AbstractContextManager[Any]:
     """Let calls of a method, or function, go through a wrapper, which gets it as the first argument."""
     original = getattr(owner, name)
-    own = vars(owner).get(name, mock.DEFAULT)
 
     @functools.wraps(original)
     def through(*args: Any, **kwargs: Any) -> Any:
         return wrapper(original, *args, **kwargs)
 
-    setattr(owner, name, through)
-    try:
-        yield
-    finally:
-        if own is mock.DEFAULT:
-            delattr(owner, name)
-        else:
-            setattr(owner, name, own)
+    return mock.patch.object(owner, name, through)
 
 
 def _place() -> str:

@@ -32,10 +32,6 @@ _MOVES_ALIKE, _NO_WAY = 0.1, 1e-30  # the latter: what is denormal, and may be f
 _SHORT_S, _MOST_TIMINGS = 0.05, 5
 
 
-class FarSlowerError(RuntimeError):
-    """So slow a change needs no rounds to be turned down, which it would fill."""
-
-
 @dataclass(frozen=True)
 class Steps:
     """What a few steps gave, all from the same state."""
@@ -96,12 +92,8 @@ class Bench:
         self.device.synchronize()
         return time.perf_counter() - start
 
-    def steps(self, changes: Sequence[Trial] = (), most_s: float = math.inf) -> Steps:
-        """A few steps with some changes in force; after the first, none may take longer than ``most_s``.
-
-        Raises:
-            FarSlowerError: if one does.
-        """
+    def steps(self, changes: Sequence[Trial] = ()) -> Steps:
+        """A few steps with some changes in force."""
         self.arrange(changes)
         parameters = self.found.parameters
         before = [p.detach().clone() for p in parameters]
@@ -121,8 +113,6 @@ class Bench:
                 returned = self.work.call()
                 self.device.synchronize()
                 seconds.append(time.perf_counter() - start)
-                if len(seconds) > 1 and seconds[-1] > most_s:
-                    raise FarSlowerError
                 # What a step returns may be an accuracy, or nothing.
                 losses += [float(root) for root in roots] or [loss_of(returned)]
         moves = [p.detach() - old for p, old in zip(parameters, before, strict=True)]

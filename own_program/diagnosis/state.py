@@ -141,7 +141,7 @@ def _named_by(found: Found, function: types.FunctionType) -> Iterator[tuple[str,
 
 
 def _names(code: types.CodeType) -> Iterator[str]:
-    """Globals and attributes that it names, and the functions inside of it."""
+    # Of functions inside of it as well.
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
@@ -196,7 +196,6 @@ class Snapshot:
         self._puts.append(functools.partial(function, *args))
 
     def _python(self, found: Found) -> None:
-        """Plain variables: bindings, lists, attributes."""
         for cell in found.cells:
             self._put(setattr, cell, "cell_contents", cell.cell_contents)
         for names, name in found.bindings:

@@ -16,6 +16,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
+from unittest import mock
 
 import torch
 from torch.optim import Optimizer
@@ -101,17 +102,6 @@ def can_compile(devices: set[str]) -> bool:
     from torch.utils._triton import has_triton
 
     return devices == {"cuda"} and has_triton()
-
-
-@contextlib.contextmanager
-def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """An attribute with another value."""
-    before = getattr(owner, name)
-    setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        setattr(owner, name, before)
 
 
 def _no_anomaly(work: Work) -> AbstractContextManager[None]:
@@ -235,8 +225,8 @@ def _images(found: Found) -> list[torch.nn.Parameter]:
 
 
 def _is_channels_last(found: Found) -> bool:
-    wide = [w for w in _images(found) if w.shape[1] > 1 and w.shape[2:].numel() > 1]
-    return any(not w.is_contiguous() and w.is_contiguous(memory_format=torch.channels_last) for w in wide)
+    weights = _images(found)
+    return any(not w.is_contiguous() and w.is_contiguous(memory_format=torch.channels_last) for w in weights)
 
 
 def _channels_last(found: Found) -> None:
@@ -269,10 +259,10 @@ def _on_cuda(found: Found, work: Work) -> Iterator[Trial]:
     if is_new and not matmul.allow_tf32 and any(p.dtype == torch.float32 for p in found.parameters):
         change = 'call torch.set_float32_matmul_precision("high")'
         because = "Matrix products in float32 do not use TF32."
-        yield Trial("TF32", change, because, "mixed_precision", lambda work: replaced(matmul, "allow_tf32", True))
+        yield Trial("TF32", change, because, "mixed_precision", lambda work: setattr(matmul, "allow_tf32", True))
     if _images(found) and not cudnn.benchmark and not cudnn.deterministic:
         change = "set torch.backends.cudnn.benchmark = True, where sizes stay the same"
-        because, on = "cuDNN chooses its convolutions by rule.", lambda work: replaced(cudnn, "benchmark", True)
+        because, on = "cuDNN chooses its convolutions by rule.", lambda work: setattr(cudnn, "benchmark", True)
         yield Trial("cudnn.benchmark", change, because, "reproducible_runs", on)
     if any(isinstance(leaf, torch.Tensor) and leaf.is_cpu and not leaf.is_pinned() for leaf in tree_leaves(work.args)):
         change, because = "pass pin_memory=True to the loader", "Batches are copied to the GPU from pageable memory."
@@ -281,7 +271,7 @@ def _on_cuda(found: Found, work: Work) -> Iterator[Trial]:
 
 def _pinned(work: Work) -> AbstractContextManager[None]:
     pin = tree_map_only(torch.Tensor, lambda tensor: tensor.pin_memory() if tensor.is_cpu else tensor, work.args)
-    return replaced(work, "args", pin)
+    return mock.patch.object(work, "args", pin)
 
 
 def of_each_kind(several: list[Trial]) -> list[Trial]:

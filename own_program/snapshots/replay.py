@@ -8,7 +8,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from course_utils.memory.allocator import (
@@ -30,7 +29,7 @@ from course_utils.memory.allocator import (
     run_events,
 )
 from course_utils.memory.cuda_history import Edges, page_of, pages_of, recorded_options
-from own_program.snapshots.files import MOST_DEVICE_BYTES, SEGMENT_ACTIONS, read_file
+from own_program.snapshots.files import MOST_DEVICE_BYTES, SEGMENT_ACTIONS
 
 
 class TraceEntry(NamedTuple):
@@ -239,11 +238,6 @@ class Replay:
     end: AllocatorState  # as recorded
 
     @property
-    def same_end(self) -> bool:
-        """Whether segments and blocks at the end are those of the snapshot."""
-        return _shape(self.run.state(len(self.run))) == _shape(self.end)
-
-    @property
     def agrees(self) -> bool:
         """Whether reserved memory is the recorded one, to the byte, after every call to the device and every event."""
         return not self.differences
@@ -377,20 +371,6 @@ def _gives_back(operations: Sequence[Operation]) -> bool:
 
 def _same(recorded: Sequence[Operation], simulated: Sequence[Operation]) -> bool:
     return [(call.action, call.bytes) for call in recorded] == [(call.action, call.bytes) for call in simulated]
-
-
-def _shape(state: AllocatorState) -> list[Any]:
-    """What two states have in common that are the same but for names and reservations."""
-    return [
-        (segment.stream, segment.pool, [(block.address, block.bytes, block.state) for block in segment.blocks])
-        for segment in state.segments
-    ]
-
-
-def load_snapshot(source: str | Path | Mapping[str, Any], device: int = 0) -> Snapshot:
-    """Read a device of a memory snapshot without private pools, as :func:`snapshot_of` does of what is in it."""
-    file = read_file(source)
-    return snapshot_of(file.segments_of(device), file.traces[device], file.settings)
 
 
 def snapshot_of(

@@ -16,7 +16,7 @@ import torch
 from course_utils.lessons.memory_snapshots.stand_in import memory_history
 from course_utils.records.lessons import find_lesson
 from own_program import command
-from own_program.snapshots.replay import load_snapshot
+from tests.replays import load_snapshot
 
 NOTEBOOK = find_lesson("memory_snapshots").path
 RECORDED = Path(__file__).parents[1] / "allocator_traces" / "memory_snapshots-2.13.0.json"

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from course_utils.memory.allocator import AllocatorOptions, EmptyCache
-from own_program.snapshots.replay import load_snapshot
 from tests.memory.test_allocator import TRACES, check_state
+from tests.replays import load_snapshot, same_end
 
 MIB = 2**20
 
@@ -29,7 +29,7 @@ def test_recorded_memory_is_simulated_to_the_byte(path: Path) -> None:
     replay = snapshot.replay(cap_bytes=origin["cap_bytes"], device_bytes=origin["device_bytes"], ties=ties)
     assert replay.agrees
     assert replay.moved == 0
-    assert replay.same_end
+    assert same_end(replay)
     assert len(replay.run) > 80
     assert replay.run.reserved_bytes[-1] == snapshot.end.reserved_bytes
     check_state(replay.run, len(replay.run))
@@ -49,7 +49,7 @@ def test_a_history_may_begin_anywhere(path: Path) -> None:
             differs += not replay.agrees
         else:
             assert replay.agrees, cut
-            assert replay.same_end, cut
+            assert same_end(replay), cut
         used = [block for segment in snapshot.start.segments for block in segment.blocks if block.state != "free"]
         assert len({block.id for block in used}) == len(used)
     assert differs < 0.1 * len(trace)
@@ -94,7 +94,7 @@ def test_memory_given_back_for_two_reasons_is_told_apart(kind: str) -> None:
     snapshot = {"segments": segments, "device_traces": [trace], "allocator_settings": settings}
     replay = load_snapshot(snapshot).replay(cap_bytes=200 * MIB, device_bytes=400 * MIB)
     assert replay.agrees
-    assert replay.same_end
+    assert same_end(replay)
     assert replay.moved == 0
     assert (EmptyCache() in replay.run.events) == (kind == "empty_cache")
 

@@ -17,6 +17,12 @@ from own_program.snapshots.replay import Snapshot, snapshot_of
 from own_program.snapshots.stacks import EARLIER, NOTHING, Stack, read_stack
 
 _LEAST_DEVICE_BYTES = 3 * 2**29
+# GPUs that there are, in GiB: the least that PyTorch counts of one with so much memory, and what its name says.
+_SIZES = (
+    *((5.8, 6), (7.6, 8), (9.7, 10), (10.7, 11), (11.6, 12), (14.5, 16), (19.5, 20), (22, 24), (31.3, 32)),
+    *((39.3, 40), (44.3, 48), (63.3, 64), (79, 80), (93, 96), (139.5, 141), (178, 180), (191.5, 192), (287.5, 288)),
+)
+_CONTEXT = 1.2  # GiB that CUDA takes for itself at most
 _BEFORE = Stack(None, None, EARLIER, False, ())
 _FEWEST = 10  # entries that say something of a program that ran before them
 
@@ -53,6 +59,12 @@ class OutOfMemory:
         if self.device_free_bytes is None or self.limited:
             return False
         return self.reserved_bytes + self.device_free_bytes < max(most_reserved, _LEAST_DEVICE_BYTES)
+
+    @property
+    def alone(self) -> bool:
+        """Whether what this program could have is all that some GPU has, but for CUDA's own."""
+        could_have = (self.reserved_bytes + (self.device_free_bytes or 0)) / 2**30
+        return any(low - _CONTEXT <= could_have <= high + 0.05 for low, high in _SIZES)
 
 
 class DeviceHistory:

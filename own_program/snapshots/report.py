@@ -223,9 +223,11 @@ def _failure_words(failure: OutOfMemory, most_reserved: int) -> str:
         words += f"; the device had {format_bytes(free)} left"
         if failure.limited:
             words += ", which is enough: the process was limited"
-        elif not failure.others_hold(most_reserved):  # no snapshot tells the size of a device
+        elif not failure.others_hold(most_reserved) and not failure.alone:
             most = format_bytes(free + failure.reserved_bytes)
-            words += f", and so gave this program {most}: if it has much more, see in nvidia-smi who has the rest"
+            words += (
+                f". If the device has much more than {most}, others hold the rest (nvidia-smi); no snapshot says it"
+            )
     where = f" at {failure.stack.place}" if failure.stack.place else ""
     return f"The request that failed{where} asked for {format_bytes(failure.requested_bytes)}: {words}."
 

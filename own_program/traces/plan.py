@@ -245,7 +245,7 @@ def _in_16_bits(reading: Reading) -> list[_Entry]:
     if len(known) == len(gpus):
         how = "autocast to bfloat16" if min(known) >= _BFLOAT16 else "autocast to float16, with a GradScaler"
     # Products in TF32 run at half the rate of those in 16 bits, and a kernel that moves data moves half of it.
-    half = {on_gpu.TF32: "products in TF32", on_gpu.OTHERS: "other kernels"}
+    half = {on_gpu.TF32: "products in TF32", on_gpu.OTHERS: "elementwise kernels"}
     halved = [name for what, name in half.items() if total(reading.columns, _sum(what))]
     because = f"matrix products ran in {'fp32' if total(reading.columns, _sum(on_gpu.FP32)) else 'fp32 as TF32'}"
     because += f"; of {listed(halved)} half can go at most" if halved else ""

@@ -32,7 +32,7 @@ PLACES = BUSY + IDLE
 # What of a step is told beside: it lies in the places above.
 HIDDEN, SHORT = "communication hidden behind computing", "moments between kernels"
 LONG_QUEUED = "longer waits between launched kernels"
-FP32, TF32, OTHERS = "fp32 matrix products", "TF32 matrix products", "other kernels that 16 bits could shorten"
+FP32, TF32, OTHERS = "fp32 matrix products", "TF32 matrix products", "elementwise kernels that 16 bits could shorten"
 DOUBLE, ATTENTION, OPTIMIZER = "computing in float64", "attention in single kernels", "the optimizer's kernels"
 POINTWISE, OWN_KERNELS = "runs of elementwise kernels", "kernels launched outside the model"
 ANOMALY = "anomaly mode"
@@ -387,7 +387,7 @@ def _classes(work: Sequence[Event], host: _Host) -> dict[str, Spans]:
             spans[precision].append(event.span)
         elif _is(_DOUBLE, name):
             spans[DOUBLE].append(event.span)
-        elif not _is(_HALF, name) and not _is(_MANY_TENSORS, name):
+        elif _is(_POINTWISE, name) and not _is(_HALF, name):
             spans[OTHERS].append(event.span)
         for mark in host.updates.enclosing(call)[-1:] if call else ():
             if not _FUSED.search(name) and (_is(_MANY_TENSORS, name) or _is(_POINTWISE, name)):

@@ -108,6 +108,9 @@ def _remembered(run_ranks: Callable[..., Any], program: str, **options: Any) -> 
     return record
 
 
+_KEPT: list[types.ModuleType] = []  # a process group of gloo that is freed may wait for ever for its own thread
+
+
 def paste(notebook: Path) -> list[Outcome]:
     """Run each cell tagged ``standalone`` by itself, without a GPU and with one."""
     cells = [
@@ -159,6 +162,7 @@ def _run(tree: ast.Module, source: str, module: types.ModuleType, outcome: Outco
     where, started = f"cell {outcome.cell}", time.monotonic()
     linecache.cache[where] = (len(source), None, source.splitlines(keepends=True), where)
     sys.modules["__main__"] = module  # pickling looks for classes there
+    _KEPT.append(module)
     try:
         with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
             warnings.simplefilter("ignore")

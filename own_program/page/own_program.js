@@ -80,7 +80,7 @@ document.addEventListener("DOMContentLoaded", () => {
     <div class="own-drop">
       <p class="own-call">Drop a trace or a snapshot here</p>
       <p><button type="button" class="own-choose">Choose a file</button>
-        <input type="file" multiple hidden accept=".json,.gz,.pickle,.pkl"></p>
+        <input type="file" multiple hidden accept=".json,.gz,.pickle,.pkl,.pt"></p>
       <p class="own-small">Nothing leaves this machine. Two of a kind are compared.</p>
     </div>
     <div class="own-progress" hidden>

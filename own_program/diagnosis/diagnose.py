@@ -260,11 +260,11 @@ class _Work:
         interval = paired.median_interval(seconds)
         diagnosis.interval = Interval(interval.low + wait_s, interval.high + wait_s, interval.confidence)
         medians = {phase: statistics.median(call.seconds[phase] for call in seen) for phase in PHASES}
-        total = sum(medians.values())
-        diagnosis.phases = {phase: part / total * median_s / diagnosis.step_s for phase, part in medians.items()}
+        of_a_step = median_s / diagnosis.step_s / sum(medians.values())  # watched calls may take longer
+        diagnosis.phases = {phase: part * of_a_step for phase, part in medians.items()}
         diagnosis.phases[LOADING] += wait_s / diagnosis.step_s
         for phase in PHASES:
-            self._collecting[phase] = statistics.median(call.collecting[phase] for call in seen) / diagnosis.step_s
+            self._collecting[phase] = statistics.median(call.collecting[phase] for call in seen) * of_a_step
         if batches and batches.workers and not getattr(self.data, "persistent_workers", True):
             self._starting = _starting_workers(batches, waits, median_s)
         if first is None:

@@ -14,6 +14,7 @@ gradient of a CPU tensor that a backward pass reaches through ``.to("cuda")`` sa
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import importlib
 import os
@@ -28,6 +29,7 @@ from typing import Any
 import torch
 import torch.nn.attention.varlen
 import torch.utils._device
+import torch.utils.checkpoint
 from torch._subclasses.fake_tensor import is_fake
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -529,6 +531,20 @@ class _Calls(TorchFunctionMode):
         return PLAYED.call(func, args, dict(kwargs or {}))
 
 
+def _checkpointed(checkpoint: Callable[..., Any]) -> Callable[..., Any]:
+    """Checkpointing that computes again as it did at first: torch takes its modes away during a backward pass."""
+
+    @functools.wraps(checkpoint)
+    def run(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        def played(*given: Any, **named: Any) -> Any:
+            with contextlib.nullcontext() if torch._C._len_torch_function_stack() else _Calls():
+                return function(*given, **named)
+
+        return checkpoint(played, *args, **options)
+
+    return run
+
+
 def _refuse_mixture(func: Any, given: list[torch.Tensor], on: list[bool]) -> None:
     if func in _INDEXING and on[0]:  # indices may come from main memory
         given, on = [given[0], *given[-1:]], [True, on[-1] or func is aten.index.Tensor]
@@ -764,6 +780,7 @@ def install() -> None:
     parent = os.getpid()
     _put(torch.cuda, _is_in_bad_fork=lambda: os.getpid() != parent)  # CUDA does not work in a forked child
     torch._C._scatter = lambda tensor, devices, sizes, dim, streams: (tensor.cuda(devices[0]),)  # one GPU gets it all
+    _put(torch.utils.checkpoint, checkpoint=_checkpointed(torch.utils.checkpoint.checkpoint))
     capturing = {"_cuda_isCurrentStreamCapturing": lambda: PLAYED.graph is not None}
     _put(torch.cuda.graphs, _graph_pool_handle=lambda: (0, 1), **capturing)
     torch._C._host_emptyCache = lambda: None

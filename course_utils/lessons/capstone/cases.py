@@ -51,23 +51,24 @@ class Size:
         return self.tokens * (6 * weights + 12 * layers * width * context)
 
 
-_SMALL = Size({"vocabulary": 4001, "context": 256, "width": 192, "layers": 2, "heads": 6}, 2)
+_SMALL = Size({"vocabulary": 4001, "context": 128, "width": 192, "layers": 2, "heads": 6}, 2)
 _LARGE = Size({"vocabulary": 50257, "context": 1024, "width": 768, "layers": 6, "heads": 12}, 4)
 _TINY = Size({"vocabulary": 1001, "context": 16, "width": 16, "layers": 1, "heads": 2}, 2)
 SIZE: Size = _TINY if course_size() == "test" else scaled(cpu=_SMALL, cuda=_LARGE)
 
 # Products of fp32 weights in a shorter format: TF32 on a GPU, bf16 on a CPU.
 PRODUCTS, PRECISION = ("TF32", "high") if GPU else ("bf16 products", "medium")
-STACK = ("autocast", "fused AdamW", "SDPA", *(("compile", "padding") if GPU else ()), PRODUCTS)
-OTHERS = ("linear loss", "checkpointing", "two halves", *(("pinned batches", "CUDA graph") if GPU else ("padding",)))
+STACK = ("autocast", "fused AdamW", "SDPA", *(["compile"] if GPU else []), PRODUCTS)
+OTHERS = ("linear loss", "checkpointing", "two halves", "padding", *(["pinned batches", "CUDA graph"] if GPU else []))
+FORMS = ("compile", "whole model", "reduce-overhead")  # of compiling: block by block, at once, with CUDA graphs
 # What one writes for each.
 LINES = {
     "autocast": 'with torch.autocast("cuda", torch.bfloat16):',
     "fused AdamW": "AdamW(model.parameters(), fused=True)",
     "SDPA": "F.scaled_dot_product_attention(q, k, v, is_causal=True)",
     "compile": "for block in model.blocks:\n    block.compile()",
-    "padding": "GPT(vocabulary=50304)  # not 50257",
-    PRODUCTS: f'torch.set_float32_matmul_precision("{PRECISION}")',
+    "TF32": 'torch.set_float32_matmul_precision("high")',
+    "bf16 products": 'torch.set_float32_matmul_precision("medium")',
 }
 _CHANGES = {"autocast": "other arithmetic", PRODUCTS: "other arithmetic", "padding": "another problem"}
 
@@ -90,9 +91,13 @@ def _with_sdpa(block: Block, x: torch.Tensor) -> torch.Tensor:
 
 
 @functools.cache
-def _compiled(run: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """The block compiled: one function for all blocks and steps. A test does without the C++ or Triton code."""
-    return torch.compile(run, backend="aot_eager" if course_size() == "test" else "inductor")
+def _compiled(run: Callable[..., torch.Tensor], mode: str | None = None) -> Callable[..., torch.Tensor]:
+    """Compiled: one function for all blocks and steps. A test does without the C++ or Triton code."""
+    # Each batch and each choice of switches has code of its own. Beyond the limit a call would silently run eagerly.
+    torch._dynamo.config.recompile_limit = max(64, torch._dynamo.config.recompile_limit)
+    if course_size() == "test":
+        return torch.compile(run, dynamic=False, backend="aot_eager")
+    return torch.compile(run, dynamic=False, mode=mode)
 
 
 class Training:
@@ -145,6 +150,9 @@ class Training:
                     return functional.cross_entropy(functional.linear(x, head).float(), targets.flatten())
                 pieces = nn.LinearCrossEntropyOptions()
                 return functional.linear_cross_entropy(x.float(), head, targets.flatten(), options=pieces)
+
+        if "whole model" in on or "reduce-overhead" in on:
+            loss_of = _compiled(loss_of, "reduce-overhead" if "reduce-overhead" in on else None)
 
         def train(tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
             parts = 2 if "two halves" in on else 1
@@ -199,7 +207,7 @@ def label(on: Iterable[str]) -> str:
     on = frozenset(on)
     if on >= frozenset(STACK):
         return " + ".join([FULL, *sorted(on - frozenset(STACK))])
-    return " + ".join(name for name in (*STACK, *OTHERS) if name in on) or NAIVE
+    return " + ".join(name for name in (*STACK, *OTHERS, *FORMS) if name in on) or NAIVE
 
 
 def choices() -> list[frozenset[str]]:
@@ -219,7 +227,7 @@ def steps(training: Training, choices: Iterable[Iterable[str]]) -> dict[str, Any
 
 
 def every_choice(training: Training) -> dict[str, Any]:
-    """All choices of the stack: 16 on a CPU, 64 on a GPU. The rungs come first, and compile for themselves."""
+    """All choices of the stack: 16 on a CPU, 32 on a GPU. The rungs come first, and compile for themselves."""
     return steps(training, [*rungs(), *choices()])
 
 
@@ -229,8 +237,11 @@ def beside(training: Training) -> dict[str, Any]:
 
 
 def compiled(training: Training) -> dict[str, Any]:
-    """Naive and full step, eager and with its blocks compiled."""
-    return steps(training, [(), {"compile"}, STACK, {*STACK, "compile"}])
+    """Naive and full step, eager and compiled; on a GPU the full one, compiled in three ways."""
+    eager = frozenset(STACK) - {"compile"}
+    if GPU:
+        return steps(training, [eager | {form} for form in FORMS])
+    return steps(training, [(), {"compile"}, eager, eager | {"compile"}])
 
 
 def at_largest(batches: Mapping[str, int]) -> dict[str, Any]:
@@ -238,10 +249,10 @@ def at_largest(batches: Mapping[str, int]) -> dict[str, Any]:
     return {label(on): fresh(Training(batch=batches[label(on)]).step_of, on) for on in rungs()}
 
 
-def attentions(dtype: str) -> dict[str, Any]:
-    """Attention of the GPT's shape, forward and backward, by hand and by SDPA."""
-    length, heads = SIZE.model["context"], SIZE.model["heads"]
-    shape = SIZE.batch, heads, length, SIZE.model["width"] // heads
+def attentions(what: str) -> dict[str, Any]:
+    """Attention of the GPT's heads, forward and backward, by hand and by SDPA; ``what`` is such as ``128, float32``."""
+    length, dtype = what.split(", ")
+    shape = SIZE.batch, SIZE.model["heads"], int(length), SIZE.model["width"] // SIZE.model["heads"]
     at = {"dtype": getattr(torch, dtype), "device": "cuda" if GPU else "cpu"}
     inputs = [torch.randn(shape, **at).requires_grad_() for _ in range(3)]
     upstream = torch.randn(shape, **at)
@@ -284,13 +295,14 @@ def rungs() -> list[tuple[str, ...]]:
 
 def largest(times: int = 3) -> dict[str, int]:
     """The batch of each rung that takes the memory of the naive step at so many times the batch, by its peaks."""
-    found, most = {}, times * SIZE.batch
+    found, room, most = {}, 0, times * SIZE.batch
     with Switches.kept():
         for on in rungs():
-            one, two, many = (peak_bytes(Training(batch=batch).step_of(on)) or 1 for batch in (1, 2, most))
-            room = found.setdefault("room", many)
-            found[label(on)] = max(1, most + int((room - many) / max(two - one, 1)))
-    return {name: batch for name, batch in found.items() if name != "room"}
+            few, many = (peak_bytes(Training(batch=batch).step_of(on)) or 1 for batch in (SIZE.batch, most))
+            room = room or many
+            text = max(1, (many - few) / (most - SIZE.batch))
+            found[label(on)] = most + int((room - many) / text)
+    return found
 
 
 def train(stacks: Mapping[str, tuple[Sequence[str], int]], batches: int, seeds: int = 6) -> dict[str, list[Run]]:

@@ -113,7 +113,7 @@ def how_few(few: Table) -> str:
     return f"{told}. All {full['lines']} lines: {full['times as fast']:.3g}."
 
 
-def attention(dtypes: Sweep) -> str:
-    """What fused attention brings in each dtype, by itself."""
-    told = (f"{point.value} {point.comparison['SDPA'].speedup:.3g} times" for point in dtypes.points)
-    return f"Attention alone, by SDPA instead of by hand: {listed(told)} as fast."
+def attention(kinds: Sweep) -> str:
+    """What fused attention brings by itself, by length and dtype."""
+    told = (f"{point.comparison['SDPA'].speedup:.2f} times at {point.value}" for point in kinds.points)
+    return f"Attention by SDPA is {listed(told)} as fast as by hand."

@@ -28,7 +28,7 @@ CELL_LIMIT_S = 240
 FIRST = ("flash_attention", "torch_compile", "launch_bound", "on_device_tensors", "host_device_syncs", "data_loading")
 FIRST += ("mixed_precision", "packing", "activation_checkpointing", "in_place_operations", "gradient_accumulation")
 FIRST += ("batch_size", "pinned_memory", "measuring", "your_own_program", "profiler", "ddp", "fsdp")
-FIRST += ("planning_a_cluster", "reproducible_runs", "lightning", "initialization", "loading_large_models")
+FIRST += ("capstone", "planning_a_cluster", "reproducible_runs", "lightning", "initialization", "loading_large_models")
 # A hung test ends alone, not with all the others; no cache of pytest's in a folder that travels.
 PYTEST = ("-m", "pytest", "-v", "--tb=short", "-p", "no:cacheprovider", "--timeout=150")
 NOTHING_COLLECTED = 5

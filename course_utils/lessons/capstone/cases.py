@@ -250,14 +250,22 @@ def at_largest(batches: Mapping[str, int]) -> dict[str, Any]:
 
 
 def attentions(what: str) -> dict[str, Any]:
-    """Attention of the GPT's heads, forward and backward, by hand and by SDPA; ``what`` is such as ``128, float32``."""
-    length, dtype = what.split(", ")
+    """Attention of the GPT's heads, forward and backward, by hand and by SDPA.
+
+    ``what`` is length and dtype, such as ``128, float32``; a third part multiplies in fewer bits, as `PRODUCTS` do.
+    """
+    length, dtype, *products = what.split(", ")
     shape = SIZE.batch, SIZE.model["heads"], int(length), SIZE.model["width"] // SIZE.model["heads"]
     at = {"dtype": getattr(torch, dtype), "device": "cuda" if GPU else "cpu"}
     inputs = [torch.randn(shape, **at).requires_grad_() for _ in range(3)]
     upstream = torch.randn(shape, **at)
-    ways = {"by hand": _attended, "SDPA": functools.partial(functional.scaled_dot_product_attention, is_causal=True)}
-    return {name: lambda way=way: torch.autograd.grad(way(*inputs), inputs, upstream) for name, way in ways.items()}
+
+    def ready(way: Callable[..., torch.Tensor]) -> Callable[[], Any]:
+        torch.set_float32_matmul_precision(PRECISION if products else "highest")
+        return lambda: torch.autograd.grad(way(*inputs), inputs, upstream)
+
+    sdpa = functools.partial(functional.scaled_dot_product_attention, is_causal=True)
+    return {"by hand": fresh(ready, _attended), "SDPA": fresh(ready, sdpa)}
 
 
 def near(expected: torch.Tensor, actual: torch.Tensor) -> None:

@@ -59,10 +59,13 @@ def _card(card: Card, says: str, heads: Sequence[str], rows: Sequence[Sequence[s
 
 def ladder(gains: Table, steps: Comparison, largest: Comparison, dollars_an_hour: float) -> Card:
     """The stack as a ladder: speed, memory and price at an equal batch, speed at the largest; all else is folded."""
+    base_s = steps[NAIVE].median_s
     rows, stack = [], [row["technique"] for row in gains if row["share"]]
     for name, new in zip(largest.labels, (NAIVE, *stack), strict=True):
         case, big = steps[name].measurement, largest[name].measurement
-        rate, share = case.items / case.median_s, steps.share_of_ceiling(case)
+        # As many times the naive one's as the rounds say.
+        rate = case.items * (steps[name].speedup if rows else 1.0) / base_s
+        share = format_percent(case.flops * rate / case.items / steps.ceiling.value)
         dollars = f"${dollars_an_hour * 1e9 / rate / 3600:,.3g}"
         written = str(LINES[new].count("\n") + 1) if rows else ""
         peak, best = format_bytes(case.peak_allocated_bytes), f"{big.items / big.median_s:,.0f}"
@@ -78,7 +81,8 @@ def ladder(gains: Table, steps: Comparison, largest: Comparison, dollars_an_hour
                 f"{big.items / case.items:.2g}",
             )
         )
-    says = f"From {rows[0][2]} to {rows[-1][2]} tokens a second; a billion for {rows[-1][5]}, not {rows[0][5]}."
+    top = min(rows, key=lambda row: float(row[5].strip("$").replace(",", "")))
+    says = f"A billion tokens for {rows[0][5]} naive, {top[5]} at {top[0]!r}, {rows[-1][5]} with all."
     heads = "rung", "lines", "tokens/s", "MFU", "peak", "1e9 tokens", "at the largest batch", "times the batch"
     return _card(steps.showing(largest.labels).card(), says, heads, rows)
 
@@ -92,7 +96,8 @@ def quality(losses: Table, steps: Comparison) -> Card:
         share, goal = row["tokens to the goal"], "not reached"
         if share and row["stack"] in steps.labels:
             case = steps[row["stack"]].measurement
-            goal = format_seconds(share * tokens * case.median_s / case.items)
+            step_s = steps[NAIVE].median_s / steps[row["stack"]].speedup
+            goal = format_seconds(share * tokens * step_s / case.items)
         rows.append((row["stack"], f"{row['validation loss']:.3f}", *apart, goal))
     told = " ".join(f"{name.capitalize()}: {verdict}." for name, _, _, verdict, _ in rows[1:])
     heads = "stack", "validation loss", "apart, 95% sure", "verdict", "time to the same loss"
@@ -102,8 +107,11 @@ def quality(losses: Table, steps: Comparison) -> Card:
 def kinds(losses: Table) -> str:
     """Which techniques change no bit, and how far the others get at most."""
     same = listed(row["step"] for row in losses if row["changes"] == "same bits" and row["step"] != NAIVE)
-    off = max((row for row in losses if row["changes"] != "another problem"), key=lambda row: row["off by"])
-    return f"Same bits: {same}. The others are off by at most {format_percent(off['off by'])} ({off['step']})."
+    problem, rest = (
+        format_percent(max(row["off by"] for row in losses if (row["changes"] == "another problem") is kind))
+        for kind in (True, False)
+    )
+    return f"Same bits: {same}. Another problem is off by {problem}, all else by {rest} at most."
 
 
 def how_few(few: Table) -> str:

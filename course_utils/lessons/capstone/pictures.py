@@ -99,7 +99,7 @@ def quality(losses: Table, steps: Comparison) -> Card:
             step_s = steps[NAIVE].median_s / steps[row["stack"]].speedup
             goal = format_seconds(share * tokens * step_s / case.items)
         rows.append((row["stack"], f"{row['validation loss']:.3f}", *apart, goal))
-    told = " ".join(f"{name.capitalize()}: {verdict}." for name, _, _, verdict, _ in rows[1:])
+    told = " ".join(f"{name[0].upper()}{name[1:]}: {verdict}." for name, _, _, verdict, _ in rows[1:])
     heads = "stack", "validation loss", "apart, 95% sure", "verdict", "time to the same loss"
     return _card(losses.card(), f"Equal means: within ±{losses[NAIVE]['margin'] or 0:.2f}. {told}", heads, rows)
 

@@ -396,7 +396,7 @@ def test_a_graph_that_reaches_into_earlier_calls():
     assert advice.change.startswith("detach what you keep from call to call")
     assert (advice.known, advice.saves) == ("at most", diagnosis.phases["backward pass"])
     seen = re.search(r"grows .* and reaches into earlier calls: (\d+) of the (\d+) operations", advice.because)
-    assert 0.9 < int(seen[1]) / int(seen[2]) < 1
+    assert 0.8 < int(seen[1]) / int(seen[2]) < 1  # the fewer calls the time allowed, the less
     assert "Its calls do more and more." in diagnosis.card().words
     assert not diagnose(hidden_state(detach=True), budget_s=1.0).grows
 
@@ -560,8 +560,9 @@ def test_samples_that_are_fetched_one_by_one_from_tensors_in_memory(dataset, is_
     learning = learn()
     loader = DataLoader(dataset, batch_size=64, shuffle=True)
     diagnosis = diagnose(lambda batch: learning(batch[0]), data=loader, budget_s=QUICK_S)
-    found = [advice for advice in diagnosis.plan if advice.lesson == "data_loading"]
-    assert ["index the tensors in memory, without a DataLoader"] * is_named == [advice.change for advice in found]
+    # Beside a busy program fetching alone can take long enough to be worth workers.
+    found = [advice for advice in diagnosis.plan if advice.change.startswith("index the tensors in memory")]
+    assert len(found) == is_named
     if is_named:
         (advice,) = found
         assert advice.known == "tried"

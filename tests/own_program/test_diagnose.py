@@ -560,7 +560,6 @@ def test_samples_that_are_fetched_one_by_one_from_tensors_in_memory(dataset, is_
     learning = learn()
     loader = DataLoader(dataset, batch_size=64, shuffle=True)
     diagnosis = diagnose(lambda batch: learning(batch[0]), data=loader, budget_s=QUICK_S)
-    # Beside a busy program fetching alone can take long enough to be worth workers.
     found = [advice for advice in diagnosis.plan if advice.change.startswith("index the tensors in memory")]
     assert len(found) == is_named
     if is_named:

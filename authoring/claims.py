@@ -22,7 +22,7 @@ from authoring.evidence import EvidenceError, NotRecordedError, Recorded
 from authoring.lesson_files import Claim, LessonFile, load_lessons
 from authoring.published import RowSays, word_of
 from authoring.verdicts import OTHERWISE, RULED
-from course_utils.records.kinds.environment import Environment
+from course_utils.results.environment import Environment
 
 SPEAKS_OF = {"any": "any machine", "CPU": "a CPU", "CUDA": "a CUDA GPU", "two GPUs": "two CUDA GPUs"}
 

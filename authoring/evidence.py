@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from course_utils.records import store
-from course_utils.records.files import package_root
-from course_utils.records.kinds.table import TABLE_UNITS
-from course_utils.records.lessons import Lesson, LessonError, experiments, find_lesson, notebooks_root
-from course_utils.records.paired import Interval, Verdict
-from course_utils.records.result import WORKED_BY, Result
-from course_utils.records.verdicts import WORDS
+from course_utils.results import store
+from course_utils.results.files import package_root
+from course_utils.results.lessons import Lesson, LessonError, experiments, find_lesson, notebooks_root
+from course_utils.results.paired import Interval, Verdict
+from course_utils.results.result import WORKED_BY, Result
+from course_utils.results.table import TABLE_UNITS
+from course_utils.results.verdicts import WORDS
 from course_utils.show.formats import format_interval, value_text
 from course_utils.show.suggestions import did_you_mean, typed
 

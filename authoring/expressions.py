@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from authoring import evidence
 from authoring.evidence import EvidenceError, Recorded, quantity
-from course_utils.records.kinds.rank_results import words_and_unit
+from course_utils.results.rank_results import words_and_unit
 from course_utils.show.formats import format_percent, format_ratio, is_number, three_digits, value_text
 
 FORMATS: dict[str, Callable[[float], str]] = {

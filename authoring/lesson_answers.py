@@ -14,7 +14,7 @@ from authoring.lesson_files import LessonFile, load_lessons
 from authoring.published import Row, RowSays
 from authoring.rendering import rendered
 from authoring.verdicts import readers_word
-from course_utils.records import store
+from course_utils.results import store
 
 # What did the work behind a number, as README's legend has it; "P" is for what others published.
 LETTERS = {"gpu": "H", "cpu": "C", "arithmetic": "S", "simulation": "S"}

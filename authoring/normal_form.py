@@ -13,9 +13,9 @@ from typing import Any
 
 from authoring.execution import KERNELSPEC, executed
 from authoring.predictions import stored_outputs
-from course_utils.records.files import write_whole
-from course_utils.records.lessons import notebooks_root
-from course_utils.records.notebook_files import NEEDS, LessonError, dumped, read_notebook
+from course_utils.results.files import write_whole
+from course_utils.results.lessons import notebooks_root
+from course_utils.results.notebook_files import NEEDS, LessonError, dumped, read_notebook
 from course_utils.show.page import bare
 
 STARTS = ("slide", "subslide")

@@ -19,8 +19,8 @@ from typing import Any
 from authoring import evidence, expressions
 from authoring.evidence import EvidenceError, Quantity, ShownNumber
 from authoring.verdicts import OTHERWISE
-from course_utils.records.paired import DECISION_CONFIDENCE, Interval, median_interval
-from course_utils.records.store import package_root
+from course_utils.results.paired import DECISION_CONFIDENCE, Interval, median_interval
+from course_utils.results.store import package_root
 
 NOT_STATED = "not stated"
 # How names of values end, and what a number with that ending is in a unit of `TABLE_UNITS`.

@@ -8,8 +8,8 @@ from authoring.evidence import EvidenceError
 from authoring.lesson_files import Claim, LessonFileError
 from authoring.rendering import rendered
 from authoring.verdicts import RULED, readers_word
-from course_utils.records import store
-from course_utils.records.store import RecordError
+from course_utils.results import store
+from course_utils.results.store import RecordError
 
 
 def judged_here() -> list[tuple[Claim, MachineJudgement]]:

@@ -21,9 +21,9 @@ from authoring.predictions import prediction_of, recorded_answer
 from authoring.rendering import rendered
 from authoring.room_text import headings_above
 from course_utils.lessons.answers import Exercise
-from course_utils.records.lessons import Lesson, find_lesson
-from course_utils.records.notebook_files import read_notebook
-from course_utils.records.store import package_root
+from course_utils.results.lessons import Lesson, find_lesson
+from course_utils.results.notebook_files import read_notebook
+from course_utils.results.store import package_root
 
 _PLANS = package_root().parent / "book" / "instructors.yml"
 _HALF_A_DAY = 300  # minutes; a longer day has lunch

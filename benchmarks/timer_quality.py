@@ -32,10 +32,10 @@ from torch.utils.benchmark import Timer
 from course_utils.measure.compare import compare
 from course_utils.measure.machine import device_kind, environment
 from course_utils.measure.rounds import DEFAULT_BUDGET_S
-from course_utils.records import paired
-from course_utils.records.paired import Verdict
-from course_utils.records.result import compact
-from course_utils.records.store import write_json
+from course_utils.results import paired
+from course_utils.results.paired import Verdict
+from course_utils.results.result import compact
+from course_utils.results.store import write_json
 
 RESULTS = Path(__file__).resolve().parent / "results"
 _CORES = os.cpu_count() or 1

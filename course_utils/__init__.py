@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from course_utils.measure.machine import environment, scaled
     from course_utils.measure.sweep import sweep
     from course_utils.measure.tabulate import tabulate
-    from course_utils.records.store import recorded
+    from course_utils.results.store import recorded
     from course_utils.show.prediction import predict
 
 _MODULE_OF = {
@@ -24,7 +24,7 @@ _MODULE_OF = {
     "environment": "measure.machine",
     "fresh": "measure.fresh",
     "predict": "show.prediction",
-    "recorded": "records.store",
+    "recorded": "results.store",
     "scaled": "measure.machine",
     "sweep": "measure.sweep",
     "tabulate": "measure.tabulate",

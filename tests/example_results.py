@@ -7,16 +7,16 @@ import math
 import random
 
 from course_utils.measure.devices import CudaDevice
-from course_utils.records.kinds.ceilings import Ceiling, Ceilings
-from course_utils.records.kinds.comparison import Comparison
-from course_utils.records.kinds.curves import Curve, Curves
-from course_utils.records.kinds.environment import Environment
-from course_utils.records.kinds.measurement import Measurement
-from course_utils.records.kinds.memory_trace import MemoryBlock, MemoryPhase, MemoryTrace
-from course_utils.records.kinds.rank_results import RankReport, RankResults
-from course_utils.records.kinds.reading import Reading
-from course_utils.records.kinds.sweep import Sweep, SweepPoint
-from course_utils.records.kinds.table import Table
+from course_utils.results.ceilings import Ceiling, Ceilings
+from course_utils.results.comparison import Comparison
+from course_utils.results.curves import Curve, Curves
+from course_utils.results.environment import Environment
+from course_utils.results.measurement import Measurement
+from course_utils.results.memory_trace import MemoryBlock, MemoryPhase, MemoryTrace
+from course_utils.results.rank_results import RankReport, RankResults
+from course_utils.results.reading import Reading
+from course_utils.results.sweep import Sweep, SweepPoint
+from course_utils.results.table import Table
 from course_utils.show.advice import Advice
 from course_utils.show.cards import Axis, Bar, Card, Row, Toned
 

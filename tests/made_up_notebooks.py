@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from course_utils.records.lessons import Lesson, find_lesson
+from course_utils.results.lessons import Lesson, find_lesson
 
 
 def code(source: str, *tags: str, outputs: list | None = None, **more: Any) -> dict[str, Any]:

@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from course_utils.measure.devices import CudaDevice
-from course_utils.records import store
-from course_utils.records.code_hash import code_hash
-from course_utils.records.kinds.comparison import Comparison
-from course_utils.records.kinds.environment import Environment
-from course_utils.records.kinds.measurement import Measurement
-from course_utils.records.kinds.rank_results import RankReport, RankResults
-from course_utils.records.kinds.sweep import Sweep, SweepPoint
-from course_utils.records.kinds.table import Table
-from course_utils.records.lessons import find_lesson
+from course_utils.results import store
+from course_utils.results.code_hash import code_hash
+from course_utils.results.comparison import Comparison
+from course_utils.results.environment import Environment
+from course_utils.results.lessons import find_lesson
+from course_utils.results.measurement import Measurement
+from course_utils.results.rank_results import RankReport, RankResults
+from course_utils.results.sweep import Sweep, SweepPoint
+from course_utils.results.table import Table
 from tests import example_results
 
 GPU = dataclasses.replace(

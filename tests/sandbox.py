@@ -19,17 +19,17 @@ import psutil
 import pytest
 
 from course_utils.commands import recording
-from course_utils.records.kinds.environment import Environment
+from course_utils.results.environment import Environment
 
 ROOT = Path(__file__).resolve().parent.parent
 
 # A cell that can measure without torch: most tests are about what happens around a measurement, and start many kernels.
 SET_UP = """
 import json, os, time
-from course_utils.records.kinds.comparison import Comparison
-from course_utils.records.kinds.environment import Environment
-from course_utils.records.kinds.measurement import Measurement
-from course_utils.records.store import keep
+from course_utils.results.comparison import Comparison
+from course_utils.results.environment import Environment
+from course_utils.results.measurement import Measurement
+from course_utils.results.store import keep
 
 def seconds(n):
     start = time.perf_counter()

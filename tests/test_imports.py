@@ -16,13 +16,13 @@ _MODULES = {
 # What each package may import, itself and what its own packages may import included; and the list of lessons.
 _BELOW = {
     "show": "show",
-    "records": "show records",
-    "measure": "show records measure",
-    "memory": "show records memory measure",
-    "ranks": "show records ranks measure memory materials",
-    "materials": "show records measure memory ranks materials",
-    "lessons": "show records measure memory ranks materials lessons",
-    "commands": "show records measure memory ranks materials lessons commands",
+    "results": "show results",
+    "measure": "show results measure",
+    "memory": "show results memory measure",
+    "ranks": "show results ranks measure memory materials",
+    "materials": "show results measure memory ranks materials",
+    "lessons": "show results measure memory ranks materials lessons",
+    "commands": "show results measure memory ranks materials lessons commands",
 }
 
 

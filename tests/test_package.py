@@ -101,5 +101,5 @@ def test_all_names_together_add_little_to_torchs_own_import() -> None:
 
 
 def test_what_is_read_before_torch_is_there_needs_only_the_standard_library() -> None:
-    roots = {name.partition(".")[0] for name in _loaded_by("import course_utils.records.paired")}
+    roots = {name.partition(".")[0] for name in _loaded_by("import course_utils.results.paired")}
     assert roots <= {"course_utils", *sys.stdlib_module_names}

@@ -13,8 +13,8 @@ import pytest
 
 from course_utils.lesson_order import file_name
 from course_utils.measure import machine
-from course_utils.records import lessons, store
-from course_utils.records.code_hash import code_hash
+from course_utils.results import lessons, store
+from course_utils.results.code_hash import code_hash
 from tests import wheels
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -18,7 +18,7 @@ from authoring.lesson_answers import published_values
 from authoring.lesson_files import LessonFile
 from authoring.pages.generated import BOOK, markdown_table, page
 from authoring.verdicts import SIGNS
-from course_utils.records.result import Result
+from course_utils.results.result import Result
 
 PAGE = BOOK / "claims.md"
 _BRACES = re.compile(r"\{((?:[^{}]|\{[^{}]*\})*)\}")

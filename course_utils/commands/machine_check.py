@@ -22,10 +22,10 @@ from typing import Any
 
 from course_utils.commands import recording
 from course_utils.measure.compiler import compiler
-from course_utils.records import lessons, store
-from course_utils.records.files import clone_root
-from course_utils.records.kinds.environment import Environment, titles
-from course_utils.records.lessons import Lesson
+from course_utils.results import lessons, store
+from course_utils.results.environment import Environment, titles
+from course_utils.results.files import clone_root
+from course_utils.results.lessons import Lesson
 from course_utils.show.formats import format_bytes, listed
 from course_utils.show.suggestions import typed
 

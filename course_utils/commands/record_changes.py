@@ -13,10 +13,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from course_utils.records import paired, store
-from course_utils.records.paired import Verdict
-from course_utils.records.result import Fact, Result
-from course_utils.records.store import LessonRecord, RecordError
+from course_utils.results import paired, store
+from course_utils.results.paired import Verdict
+from course_utils.results.result import Fact, Result
+from course_utils.results.store import LessonRecord, RecordError
 from course_utils.show.formats import format_times, listed
 
 ANOTHER_VERDICT, MOVED = "another verdict", "moved beyond noise"

@@ -26,13 +26,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from course_utils.measure.compiler import compiler
-from course_utils.records import lessons, store
-from course_utils.records.code_hash import code_hash
-from course_utils.records.files import variables_for_children
-from course_utils.records.kinds.environment import Environment
-from course_utils.records.lessons import Lesson, LessonError
-from course_utils.records.store import Experiment, LessonRecord, RecordError
-from course_utils.records.verdicts import WORDS
+from course_utils.results import lessons, store
+from course_utils.results.code_hash import code_hash
+from course_utils.results.environment import Environment
+from course_utils.results.files import variables_for_children
+from course_utils.results.lessons import Lesson, LessonError
+from course_utils.results.store import Experiment, LessonRecord, RecordError
+from course_utils.results.verdicts import WORDS
 from course_utils.show.suggestions import typed
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class RecordingError(RuntimeError):
 
 
 def satisfied(here: Environment) -> set[str]:
-    """The needs that a machine meets: keys of :data:`course_utils.records.lessons.NEEDS`."""
+    """The needs that a machine meets: keys of :data:`course_utils.results.lessons.NEEDS`."""
     met = {
         "cuda": here.device_kind == "cuda",
         "two-gpus": here.device_kind == "cuda" and here.gpu_count >= 2,

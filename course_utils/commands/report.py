@@ -18,12 +18,12 @@ from typing import Any, NamedTuple
 from tqdm import tqdm
 
 from course_utils.commands.recording import busy_experiments
-from course_utils.records import lessons, store
-from course_utils.records.files import write_whole
-from course_utils.records.kinds.environment import titles
-from course_utils.records.lessons import Lesson
-from course_utils.records.result import Fact, NothingToDrawError
-from course_utils.records.store import LessonRecord, RecordError
+from course_utils.results import lessons, store
+from course_utils.results.environment import titles
+from course_utils.results.files import write_whole
+from course_utils.results.lessons import Lesson
+from course_utils.results.result import Fact, NothingToDrawError
+from course_utils.results.store import LessonRecord, RecordError
 from course_utils.show import tables
 from course_utils.show.cards import MARKS
 from course_utils.show.colours import SHEET

@@ -10,7 +10,7 @@ import torch
 
 from course_utils.memory.allocator import Allocate, Event, Free
 from course_utils.memory.trace import trace_memory
-from course_utils.records.kinds.memory_trace import MemoryBlock
+from course_utils.results.memory_trace import MemoryBlock
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import statistics
 import time
 
 from course_utils.measure.machine import gpu_state, slowdown
-from course_utils.records.verdicts import TOOK_THE_CORE
+from course_utils.results.verdicts import TOOK_THE_CORE
 
 # Below these nobody needs to know. A browser and JupyterLab that wait for a result take a tenth of a core.
 _OTHERS_CORES, _OTHERS_S = 0.2, 0.05

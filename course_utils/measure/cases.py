@@ -10,7 +10,7 @@ import torch
 
 from course_utils.measure.devices import Sample
 from course_utils.measure.fresh import Fresh, Switches
-from course_utils.records.kinds.measurement import Measurement
+from course_utils.results.measurement import Measurement
 
 Case = Callable[[], Any] | Fresh
 Check = Callable[[Any, Any], Any]

@@ -12,8 +12,8 @@ import torch
 
 from course_utils.measure.devices import Device, device_under_test
 from course_utils.measure.machine import course_size, environment, scaled
-from course_utils.records.kinds.ceilings import Ceiling, Ceilings
-from course_utils.records.store import keep
+from course_utils.results.ceilings import Ceiling, Ceilings
+from course_utils.results.store import keep
 from course_utils.show.progress import progress
 
 # Samples of one ceiling: the best of them counts, so a few dozen are enough, and slow machines stop at the time.

@@ -10,11 +10,11 @@ from course_utils.measure.cases import Case, CaseError, Check
 from course_utils.measure.devices import Device, device_under_test
 from course_utils.measure.machine import environment
 from course_utils.measure.rounds import DEFAULT_BUDGET_S, Rounds
-from course_utils.records import paired
-from course_utils.records.kinds.ceilings import Ceiling
-from course_utils.records.kinds.comparison import Comparison
-from course_utils.records.kinds.measurement import Measurement
-from course_utils.records.store import keep
+from course_utils.results import paired
+from course_utils.results.ceilings import Ceiling
+from course_utils.results.comparison import Comparison
+from course_utils.results.measurement import Measurement
+from course_utils.results.store import keep
 
 __all__ = ["CaseError", "compare", "measure"]
 

@@ -34,7 +34,7 @@ from course_utils.measure.devices import Device, Sample
 from course_utils.measure.fresh import Fresh, RandomState, Switches
 from course_utils.measure.machine import course_size
 from course_utils.measure.worked_by import lies_on, touches
-from course_utils.records import paired
+from course_utils.results import paired
 from course_utils.show.formats import format_seconds
 from course_utils.show.progress import progress
 

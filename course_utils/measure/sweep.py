@@ -10,8 +10,8 @@ from course_utils.measure.cases import Case, CaseError
 from course_utils.measure.compare import compare
 from course_utils.measure.machine import environment
 from course_utils.measure.rounds import DEFAULT_BUDGET_S
-from course_utils.records.kinds.sweep import Sweep, SweepPoint
-from course_utils.records.store import keep
+from course_utils.results.store import keep
+from course_utils.results.sweep import Sweep, SweepPoint
 from course_utils.show.progress import progress
 
 

@@ -13,10 +13,10 @@ from typing import Any
 
 from course_utils.measure.machine import environment
 from course_utils.measure.worked_by import of_what_ran
-from course_utils.records.kinds.curves import Curve, Curves
-from course_utils.records.kinds.reading import Reading
-from course_utils.records.kinds.table import TABLE_UNITS, Table
-from course_utils.records.store import keep
+from course_utils.results.curves import Curve, Curves
+from course_utils.results.reading import Reading
+from course_utils.results.store import keep
+from course_utils.results.table import TABLE_UNITS, Table
 from course_utils.show.cards import Shown
 
 

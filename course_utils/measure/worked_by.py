@@ -29,7 +29,7 @@ from torch.utils._pytree import tree_leaves
 
 from course_utils.measure.devices import Device, device_under_test
 from course_utils.measure.machine import device_kind
-from course_utils.records.result import checked_worked_by
+from course_utils.results.result import checked_worked_by
 
 
 class _Counts(NamedTuple):

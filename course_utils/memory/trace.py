@@ -23,8 +23,8 @@ from course_utils.measure.fresh import Fresh, RandomState, Switches
 from course_utils.measure.machine import environment
 from course_utils.memory.cuda_history import Allocation, History, read_history
 from course_utils.memory.live_storages import NOWHERE, Block, LiveStorages, Phase, Place, written_by_the_user
-from course_utils.records.kinds.memory_trace import MemoryBlock, MemoryPhase, MemoryTrace, totals_of
-from course_utils.records.store import keep
+from course_utils.results.memory_trace import MemoryBlock, MemoryPhase, MemoryTrace, totals_of
+from course_utils.results.store import keep
 from course_utils.show.formats import format_bytes
 
 # Seconds for all pairs of a plain and a traced call, and how many pairs there are at most and at least.

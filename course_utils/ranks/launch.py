@@ -29,9 +29,9 @@ from course_utils.measure.machine import environment
 from course_utils.measure.worked_by import ranks_worked_on_gpus
 from course_utils.ranks.agent import RUN_VARIABLE, end_run, outcome_file
 from course_utils.ranks.entry import DEADLINE_VARIABLE, FOLDER_VARIABLE, report_file, stack_file
-from course_utils.records.files import variables_for_children
-from course_utils.records.kinds.rank_results import RankReport, RankResults
-from course_utils.records.store import keep
+from course_utils.results.files import variables_for_children
+from course_utils.results.rank_results import RankReport, RankResults
+from course_utils.results.store import keep
 from course_utils.show.progress import progress
 from course_utils.show.suggestions import did_you_mean
 

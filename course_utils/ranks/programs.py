@@ -23,9 +23,9 @@ from torch.nn import functional
 
 from course_utils.measure.machine import course_size
 from course_utils.ranks.entry import FOLDER_VARIABLE, report_file
-from course_utils.records import paired
-from course_utils.records.files import write_whole
-from course_utils.records.result import compact
+from course_utils.results import paired
+from course_utils.results.files import write_whole
+from course_utils.results.result import compact
 
 # A lesson's record should stay below 200 kB, and it may hold several runs of several ranks.
 MOST_REPORT_BYTES = 32_000

@@ -20,8 +20,8 @@ from course_utils.measure.busy import Watch
 from course_utils.measure.devices import CudaDevice, Device, MpsDevice
 from course_utils.measure.machine import course_size, environment
 from course_utils.measure.rounds import MAX_BUDGET_S
-from course_utils.records import paired
-from course_utils.records.paired import Interval, Verdict
+from course_utils.results import paired
+from course_utils.results.paired import Interval, Verdict
 from course_utils.show.advice import Advice
 from course_utils.show.formats import format_count, format_percent, format_ratio, format_seconds, listed
 from course_utils.show.progress import progress

@@ -12,7 +12,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, Subset
 
-from course_utils.records import paired
+from course_utils.results import paired
 from course_utils.show.formats import format_seconds
 from own_program.diagnosis.state import StepError
 

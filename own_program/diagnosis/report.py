@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from course_utils import lesson_order
-from course_utils.records.kinds.environment import Environment
-from course_utils.records.paired import Interval, Verdict
-from course_utils.records.result import JUST_NOW
+from course_utils.results.environment import Environment
+from course_utils.results.paired import Interval, Verdict
+from course_utils.results.result import JUST_NOW
 from course_utils.show.advice import Advice
 from course_utils.show.cards import Axis, Bar, Card, Row, Shown, Toned
 from course_utils.show.formats import format_noise, format_percent, format_seconds, format_times, listed

@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 from course_utils.measure.busy import Watch
 from course_utils.measure.devices import Device
-from course_utils.records import paired
+from course_utils.results import paired
 from course_utils.show.progress import progress
 from own_program.diagnosis.phases import wrapped
 from own_program.diagnosis.state import Found, Snapshot

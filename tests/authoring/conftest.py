@@ -13,7 +13,7 @@ import yaml
 
 from authoring import calls
 from course_utils.lesson_order import file_name
-from course_utils.records import store
+from course_utils.results import store
 
 ROOT = Path(__file__).resolve().parents[2]
 

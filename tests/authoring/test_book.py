@@ -24,7 +24,7 @@ from authoring.pages import build
 from authoring.pages.generated import BookError
 from authoring.predictions import recorded_answer
 from course_utils.lesson_order import file_name
-from course_utils.records.store import records_of, reference_root
+from course_utils.results.store import records_of, reference_root
 from tests import browser
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -8,7 +8,7 @@ import pytest
 
 from authoring import evidence
 from authoring.evidence import EvidenceError, NotRecordedError, in_words, quantity
-from course_utils.records.store import recorded
+from course_utils.results.store import recorded
 from tests.made_up_records import edit_record, recorder_of
 
 COMPILER = recorder_of("torch_compile")

@@ -18,7 +18,7 @@ from authoring.lesson_answers import answer_text
 from authoring.lesson_files import LessonFile, UseWhen, load_lessons
 from authoring.pages import claims_page, evidence_pages, readme
 from authoring.pages.generated import BOOK, BookError
-from course_utils.records.store import recorded
+from course_utils.results.store import recorded
 from tests.made_up_notebooks import save, text
 
 LESSONS = load_lessons()

@@ -15,8 +15,8 @@ from authoring.lesson_answers import answer_text, rows_text
 from authoring.lesson_files import LessonFile, LessonFileError, load_lessons, read_lesson
 from authoring.published import paired, ratio
 from course_utils.lesson_order import file_name
-from course_utils.records import store
-from course_utils.records.lessons import find_lesson
+from course_utils.results import store
+from course_utils.results.lessons import find_lesson
 from tests import made_up_records
 
 SOURCE = {"repository": "somebody/measured", "path": "results/copy.md", "commit": "0123abc"}

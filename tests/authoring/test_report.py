@@ -12,7 +12,7 @@ from authoring import __main__ as command
 from authoring import claims
 from authoring import report as authoring_report
 from authoring.evidence import EvidenceError
-from course_utils.records import store
+from course_utils.results import store
 
 
 @pytest.fixture(params=["caching_allocator"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks import gpu_run
-from course_utils.records import store
+from course_utils.results import store
 from tests.sandbox import SET_UP, Sandbox, comparing, sandbox
 
 __all__ = ["sandbox"]

@@ -16,8 +16,8 @@ import pytest
 from authoring import __main__ as authoring
 from course_utils.commands import cli, machine_check, recording
 from course_utils.lesson_order import file_name
-from course_utils.records.lessons import find_lesson, find_lessons, question
-from course_utils.records.store import recorded
+from course_utils.results.lessons import find_lesson, find_lessons, question
+from course_utils.results.store import recorded
 from own_program import command
 from tests import example_results, made_up_records
 from tests.sandbox import ROOT, SET_UP, Sandbox, comparing, sandbox

@@ -20,13 +20,13 @@ from course_utils.commands.record_changes import (
     compare_records,
     read_records,
 )
-from course_utils.records import store
-from course_utils.records.kinds.comparison import Comparison
-from course_utils.records.kinds.environment import Environment
-from course_utils.records.kinds.measurement import Measurement
-from course_utils.records.kinds.sweep import Sweep, SweepPoint
-from course_utils.records.kinds.table import Table
-from course_utils.records.store import Experiment, LessonRecord
+from course_utils.results import store
+from course_utils.results.comparison import Comparison
+from course_utils.results.environment import Environment
+from course_utils.results.measurement import Measurement
+from course_utils.results.store import Experiment, LessonRecord
+from course_utils.results.sweep import Sweep, SweepPoint
+from course_utils.results.table import Table
 from tests.made_up_records import CPU
 from tests.sandbox import Sandbox, sandbox
 

@@ -17,8 +17,8 @@ import pytest
 
 from course_utils.commands import cli, recording
 from course_utils.commands.recording import RecordingError
-from course_utils.records import lessons, store
-from course_utils.records.paired import Verdict
+from course_utils.results import lessons, store
+from course_utils.results.paired import Verdict
 from tests.sandbox import SET_UP, Sandbox, alive, comparing, kill, number_in, sandbox, wait_for
 from tests.sandbox import here as sandbox_here
 
@@ -151,7 +151,7 @@ SEEN = "Other programs kept 1.3 of 2 cores busy."
 UNDER_LOAD = f"""
 from dataclasses import replace
 from pathlib import Path
-from course_utils.records.store import load_lesson
+from course_utils.results.store import load_lesson
 
 results = load_lesson(Path({str(next(store.reference_root().glob("*/pinned_memory.json")))!r})).result
 

@@ -11,11 +11,11 @@ import shutil
 import pytest
 
 from course_utils.commands import cli, report
-from course_utils.records import store
-from course_utils.records.kinds.ceilings import Ceiling, Ceilings
-from course_utils.records.kinds.curves import Curve, Curves
-from course_utils.records.kinds.environment import Environment
-from course_utils.records.kinds.measurement import Measurement
+from course_utils.results import store
+from course_utils.results.ceilings import Ceiling, Ceilings
+from course_utils.results.curves import Curve, Curves
+from course_utils.results.environment import Environment
+from course_utils.results.measurement import Measurement
 from tests import made_up_records
 from tests.sandbox import Sandbox, sandbox
 from tests.sandbox import here as sandbox_here

@@ -12,7 +12,7 @@ import torch
 
 from course_utils.measure import ceilings as limits
 from course_utils.measure.devices import CudaDevice
-from course_utils.records.kinds.ceilings import Ceilings
+from course_utils.results.ceilings import Ceilings
 
 _REASON = (
     f"needs a CUDA device, and torch {torch.__version__} sees none here; "

@@ -11,7 +11,7 @@ import torch
 
 from course_utils.measure.compare import measure
 from course_utils.measure.devices import CudaDevice
-from course_utils.records import paired
+from course_utils.results import paired
 
 
 def _spin(device: CudaDevice, seconds: float) -> Callable[[], None]:

@@ -8,7 +8,7 @@ import torch
 
 from course_utils.measure.devices import CudaDevice
 from course_utils.measure.machine import environment
-from course_utils.records.kinds.ceilings import Ceilings
+from course_utils.results.ceilings import Ceilings
 
 
 def test_environment_describes_the_gpu() -> None:

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from course_utils.lessons.packing import cases
-from course_utils.records.lessons import find_lesson
-from course_utils.records.notebook_files import read_notebook
+from course_utils.results.lessons import find_lesson
+from course_utils.results.notebook_files import read_notebook
 
 
 def function_of(name: str) -> Callable[..., Any]:

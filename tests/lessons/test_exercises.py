@@ -17,8 +17,8 @@ import torch
 
 from course_utils.lessons import answers as exercises
 from course_utils.lessons.answers import Exercise, Feedback, NotRight, ask, listed
-from course_utils.records.lessons import find_lessons
-from course_utils.records.notebook_files import parsed_cells, read_notebook
+from course_utils.results.lessons import find_lessons
+from course_utils.results.notebook_files import parsed_cells, read_notebook
 
 MODULES = sorted(path.parent.name for path in Path(exercises.__file__).parent.glob("*/checks.py"))
 HEADING = re.compile(r"^##+ Exercise (?:(\d+) ?)?(?:· (.+?) · \d+ min)?\s*$", re.MULTILINE)

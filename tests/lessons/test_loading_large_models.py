@@ -16,8 +16,8 @@ from course_utils.lessons.loading_large_models import cases
 from course_utils.lessons.loading_large_models.checks import Decoder
 from course_utils.lessons.loading_large_models.fresh_process import staged
 from course_utils.materials.models import GPT, Llama
-from course_utils.records.lessons import find_lesson
-from course_utils.records.notebook_files import read_notebook
+from course_utils.results.lessons import find_lesson
+from course_utils.results.notebook_files import read_notebook
 
 MIB = 2**20
 linux = pytest.mark.skipif(sys.platform != "linux", reason="asks Linux")

@@ -12,8 +12,8 @@ from torch import nn
 from torch.nn import functional
 
 from course_utils.lessons.no_grad import cases, checks
-from course_utils.records.lessons import find_lesson
-from course_utils.records.notebook_files import read_notebook
+from course_utils.results.lessons import find_lesson
+from course_utils.results.notebook_files import read_notebook
 
 
 def pasted(name: str) -> Callable[..., Any]:

@@ -11,8 +11,8 @@ from torch import nn
 
 from course_utils.lessons.on_device_tensors.cases import OPERATIONS, outcome, waits
 from course_utils.lessons.on_device_tensors.pictures import copies
-from course_utils.records.lessons import find_lesson
-from course_utils.records.notebook_files import read_notebook
+from course_utils.results.lessons import find_lesson
+from course_utils.results.notebook_files import read_notebook
 
 
 def crossings() -> Any:

@@ -21,8 +21,8 @@ from course_utils.lessons.planning_a_cluster import cases, checks
 from course_utils.materials.models import GPT
 from course_utils.ranks.collectives import Collectives
 from course_utils.ranks.programs import loss_of
-from course_utils.records.lessons import find_lesson
-from course_utils.records.notebook_files import read_notebook
+from course_utils.results.lessons import find_lesson
+from course_utils.results.notebook_files import read_notebook
 
 
 def test_numbers_of_others_are_those_of_the_rows() -> None:

@@ -11,7 +11,7 @@ import torch
 from course_utils.measure import ceilings as limits
 from course_utils.measure.devices import Device, Sample
 from course_utils.measure.machine import device_kind, environment
-from course_utils.records.kinds.ceilings import Ceilings
+from course_utils.results.ceilings import Ceilings
 
 
 @pytest.fixture(scope="session")

@@ -24,8 +24,8 @@ from course_utils.measure.compare import CaseError, compare, measure
 from course_utils.measure.devices import Device, Sample
 from course_utils.measure.fresh import fresh
 from course_utils.measure.sweep import sweep
-from course_utils.records import paired
-from course_utils.records.kinds.measurement import Measurement
+from course_utils.results import paired
+from course_utils.results.measurement import Measurement
 
 QUICK = {"budget_s": 0.05, "memory": False}
 # A scripted device takes milliseconds of it; it must not run out when this machine stops for a moment.

@@ -26,7 +26,7 @@ from course_utils.measure.machine import (
     scaled,
     slowdown,
 )
-from course_utils.records.kinds.environment import Environment, titles
+from course_utils.results.environment import Environment, titles
 from tests.example_results import CPU, GPU
 
 _REASONS = ("power cap", "hardware slowdown", "heat")

@@ -13,8 +13,8 @@ import torch
 
 from course_utils import tabulate
 from course_utils.measure.tabulate import curves
-from course_utils.records.kinds.curves import Curves
-from course_utils.records.kinds.table import Table
+from course_utils.results.curves import Curves
+from course_utils.results.table import Table
 
 
 def test_rows_become_a_table():

@@ -15,7 +15,7 @@ from torch import nn
 from course_utils.memory import trace as memory
 from course_utils.memory.cuda_history import History, read_history
 from course_utils.memory.trace import TraceError, _CudaTracer
-from course_utils.records.kinds.memory_trace import MemoryTrace
+from course_utils.results.memory_trace import MemoryTrace
 from tests.scripted_history import ScriptedHistory
 
 MIB = 2**20

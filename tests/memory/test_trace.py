@@ -21,7 +21,7 @@ from torch.utils.checkpoint import checkpoint
 from course_utils import fresh
 from course_utils.materials.models import GPT, MLP, LSTMLanguageModel
 from course_utils.memory.trace import TraceError, trace_memory
-from course_utils.records.kinds.memory_trace import MemoryTrace
+from course_utils.results.memory_trace import MemoryTrace
 
 KIB = 1024
 CPU = torch.device("cpu")

@@ -27,7 +27,7 @@ from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 from course_utils.measure.compiler import compiler
 from course_utils.measure.devices import Device
 from course_utils.measure.machine import environment
-from course_utils.records.paired import Interval, Verdict
+from course_utils.results.paired import Interval, Verdict
 from own_program.diagnosis import contents, loading
 from own_program.diagnosis import diagnose as diagnosing
 from own_program.diagnosis import trials as step_trials

@@ -17,7 +17,7 @@ import torch
 
 from course_utils import environment, tabulate
 from course_utils.materials.text import library_text, text_batches
-from course_utils.records import store
+from course_utils.results import store
 from tests.launches import NOTEBOOKS
 from tests.ranks.nodes import Nodes
 

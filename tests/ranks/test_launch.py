@@ -18,8 +18,8 @@ import torch
 
 from course_utils.ranks import launch
 from course_utils.ranks.launch import RankError, run_ranks
-from course_utils.records.kinds.rank_results import RankResults
-from course_utils.records.paired import Verdict
+from course_utils.results.paired import Verdict
+from course_utils.results.rank_results import RankResults
 from tests.sandbox import alive
 
 PROGRAMS = Path(__file__).parents[1] / "rank_programs"

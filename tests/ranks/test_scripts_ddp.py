@@ -14,7 +14,7 @@ import torch
 
 from course_utils.lessons.ddp import cases
 from course_utils.ranks.launch import run_ranks
-from course_utils.records.lessons import find_lesson
+from course_utils.results.lessons import find_lesson
 from tests.launches import NOTEBOOKS, outputs_of
 
 SBATCH = NOTEBOOKS / "scripts" / "ddp_train.sbatch"

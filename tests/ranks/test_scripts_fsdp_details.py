@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from course_utils.lessons.fsdp import cases
 from course_utils.memory.allocator import simulate_allocator
 from course_utils.ranks.launch import run_ranks
-from course_utils.records.lessons import find_lesson
+from course_utils.results.lessons import find_lesson
 from tests.launches import outputs_of
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from course_utils.records.unrecorded import Unrecorded
+from course_utils.results.unrecorded import Unrecorded
 from course_utils.show.canvas import styled, titled_figure
 from tests.figure_checks import problems_of_texts
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from course_utils.records.kinds.measurement import Measurement
-from course_utils.records.result import Result
+from course_utils.results.measurement import Measurement
+from course_utils.results.result import Result
 from course_utils.show.cards import MARKS, Axis, Bar, Card, Row, Toned, amount_axis, speed_axis, time_axis
 from course_utils.show.tables import Sheet, named_values
 from tests.example_results import CPU, GPU, LONG, RESULTS, comparison_of, measurement_of

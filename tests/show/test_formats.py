@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from course_utils.records.paired import Interval
+from course_utils.results.paired import Interval
 from course_utils.show.formats import (
     axis_unit,
     format_bytes,

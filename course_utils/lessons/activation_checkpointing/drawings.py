@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from course_utils.records.kinds.comparison import Comparison
-from course_utils.records.kinds.measurement import bytes_text
+from course_utils.results.comparison import Comparison
+from course_utils.results.measurement import bytes_text
 from course_utils.show.canvas import ResultFigure, grid, scale_axis, styled, titled_figure
 from course_utils.show.cards import Card
 from course_utils.show.colours import BLUE, GREY_22, ORANGE

@@ -5,8 +5,8 @@ from __future__ import annotations
 from statistics import median
 
 from course_utils.lessons.batch_size.cases import BATCHES
-from course_utils.records.kinds.comparison import Comparison
-from course_utils.records.kinds.table import Table
+from course_utils.results.comparison import Comparison
+from course_utils.results.table import Table
 from course_utils.show.cards import Card
 from course_utils.show.formats import format_ratio, format_seconds, listed
 from course_utils.show.tables import Column, Grid

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from course_utils.lessons.capstone.cases import NAIVE, OTHERS, STACK, choices, label
-from course_utils.records import paired
-from course_utils.records.kinds.comparison import Comparison
-from course_utils.records.kinds.table import Table
+from course_utils.results import paired
+from course_utils.results.comparison import Comparison
+from course_utils.results.table import Table
 
 
 def gains(steps: Comparison, beside: Comparison) -> list[dict[str, Any]]:

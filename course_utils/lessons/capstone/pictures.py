@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from course_utils.lessons.capstone.cases import FULL, LINES, NAIVE
-from course_utils.records.kinds.comparison import Comparison
-from course_utils.records.kinds.sweep import Sweep
-from course_utils.records.kinds.table import Table
+from course_utils.results.comparison import Comparison
+from course_utils.results.sweep import Sweep
+from course_utils.results.table import Table
 from course_utils.show.canvas import ResultFigure, label_right, legend, name_rows, speed_axis, styled, titled_figure
 from course_utils.show.cards import Card
 from course_utils.show.colours import BLUE, GREY_44, GREY_E4, ORANGE, PURPLE

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from course_utils.lessons.data_loading.cases import IN_MEMORY
-from course_utils.records.kinds.comparison import Comparison
+from course_utils.results.comparison import Comparison
 from course_utils.show.timeline import Span, Timeline, timeline
 
 _COLOURS = {"load": "orange", "step": "green", "price": "purple", "sending": "blue", "waits": ""}

@@ -14,9 +14,9 @@ from pathlib import Path
 import torch
 
 from course_utils.measure.machine import device_kind, environment
-from course_utils.records.files import variables_for_children
-from course_utils.records.kinds.rank_results import RankResults
-from course_utils.records.kinds.table import Table
+from course_utils.results.files import variables_for_children
+from course_utils.results.rank_results import RankResults
+from course_utils.results.table import Table
 
 _ROOT_CAUSE = re.compile(r"Root Cause.*?rank\s*: (\d+)", re.DOTALL)
 

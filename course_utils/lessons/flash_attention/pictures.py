@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from operator import attrgetter
 
-from course_utils.records.kinds.comparison import Comparison
-from course_utils.records.kinds.measurement import bytes_text
-from course_utils.records.kinds.sweep import Sweep
-from course_utils.records.kinds.table import Table
+from course_utils.results.comparison import Comparison
+from course_utils.results.measurement import bytes_text
+from course_utils.results.sweep import Sweep
+from course_utils.results.table import Table
 from course_utils.show.cards import Card
 from course_utils.show.formats import format_seconds, listed, three_digits
 from course_utils.show.tables import Column, Grid

@@ -6,10 +6,10 @@ from dataclasses import replace
 from itertools import accumulate
 
 from course_utils.lessons.flatten_parameters.stand_in import EIGHT
-from course_utils.records.kinds.comparison import Comparison
-from course_utils.records.kinds.measurement import Measurement
-from course_utils.records.kinds.sweep import Sweep
-from course_utils.records.kinds.table import Table
+from course_utils.results.comparison import Comparison
+from course_utils.results.measurement import Measurement
+from course_utils.results.sweep import Sweep
+from course_utils.results.table import Table
 from course_utils.show.cards import Card
 from course_utils.show.formats import format_seconds, listed
 from course_utils.show.tables import Column, Grid

@@ -19,8 +19,8 @@ from course_utils.materials.models import Llama, LlamaBlock, rotary_turns
 from course_utils.measure.machine import course_size, device_kind, scaled
 from course_utils.memory.allocator import Allocate, Event, Free, simulate_allocator
 from course_utils.ranks.memory import RankMemory
-from course_utils.records.kinds.rank_results import RankResults
-from course_utils.records.kinds.table import Table
+from course_utils.results.rank_results import RankResults
+from course_utils.results.table import Table
 
 KINDS = ("weights", "gradients", "optimizer state")
 PARTS = ("weights", "gradients", "optimizer", "gathered", "activations")

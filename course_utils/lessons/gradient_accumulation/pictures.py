@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from course_utils.records.kinds.comparison import Comparison
-from course_utils.records.kinds.table import Table
+from course_utils.results.comparison import Comparison
+from course_utils.results.table import Table
 from course_utils.show.canvas import ResultFigure, legend, styled, titled_figure
 from course_utils.show.cards import Card
 from course_utils.show.colours import AMBER, BLUE, GREY_11, GREY_66, ORANGE

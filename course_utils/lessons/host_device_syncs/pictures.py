@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from course_utils import recorded
-from course_utils.records.kinds.sweep import Sweep
+from course_utils.results.sweep import Sweep
 from course_utils.show.cards import Bar, Card, Row, amount_axis
 from course_utils.show.timeline import Span, Timeline, timeline
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from course_utils import recorded
-from course_utils.records.kinds.measurement import bytes_text
-from course_utils.records.kinds.sweep import Sweep
-from course_utils.records.kinds.table import Table
-from course_utils.records.verdicts import verdict_words
+from course_utils.results.measurement import bytes_text
+from course_utils.results.sweep import Sweep
+from course_utils.results.table import Table
+from course_utils.results.verdicts import verdict_words
 from course_utils.show.cards import Axis, Bar, Card, Row
 from course_utils.show.tables import Column, Grid
 

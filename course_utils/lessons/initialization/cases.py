@@ -20,7 +20,7 @@ from torch.nn import functional
 from course_utils.materials.models import GPT
 from course_utils.materials.text import library_text, text_batches
 from course_utils.measure.machine import course_size
-from course_utils.records.paired import median_interval
+from course_utils.results.paired import median_interval
 from course_utils.show.progress import progress
 
 Start = Callable[[nn.Module], None]

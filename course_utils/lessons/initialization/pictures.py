@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from course_utils.lessons.initialization.cases import COUNTS, KNOWS_NOTHING
-from course_utils.records.kinds.curves import Curves
-from course_utils.records.kinds.table import Table
+from course_utils.results.curves import Curves
+from course_utils.results.table import Table
 from course_utils.show.canvas import ResultFigure, name_ends, styled, titled_figure
 from course_utils.show.colours import BLUE, GREEN, GREY_11, GREY_66, ORANGE, PURPLE
 

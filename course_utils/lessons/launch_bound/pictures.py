@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from course_utils import recorded
-from course_utils.records.kinds.table import Table
+from course_utils.results.table import Table
 from course_utils.show.formats import format_seconds
 from course_utils.show.timeline import Span, Timeline, timeline
 

@@ -27,8 +27,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader
 
-from course_utils.records.kinds.comparison import Comparison
-from course_utils.records.paired import median_interval
+from course_utils.results.comparison import Comparison
+from course_utils.results.paired import median_interval
 
 _OFF = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
 LEAN = dict.fromkeys(_OFF, False) | {"num_sanity_val_steps": 0, "accelerator": "cpu"}

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from course_utils.records.kinds.comparison import Case, Comparison
-from course_utils.records.kinds.sweep import Sweep
-from course_utils.records.store import recorded
+from course_utils.results.comparison import Case, Comparison
+from course_utils.results.store import recorded
+from course_utils.results.sweep import Sweep
 from course_utils.show.formats import format_seconds
 from course_utils.show.timeline import Span, Timeline, timeline
 

@@ -18,8 +18,8 @@ from course_utils.measure.fresh import fresh
 from course_utils.measure.machine import device_kind, environment, scaled
 from course_utils.memory.cuda_history import read_history
 from course_utils.memory.trace import trace_memory
-from course_utils.records.kinds.memory_trace import MemoryBlock, MemoryTrace
-from course_utils.records.store import keep
+from course_utils.results.memory_trace import MemoryBlock, MemoryTrace
+from course_utils.results.store import keep
 
 PAIRS = 128 * 128  # tokens, where each pair of characters is one
 DEVICE = device_kind()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from course_utils.records.kinds.measurement import bytes_text
-from course_utils.records.kinds.table import Table
+from course_utils.results.measurement import bytes_text
+from course_utils.results.table import Table
 from course_utils.show.cards import Bar, Card, Row, amount_axis
 
 

@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from course_utils import scaled
-from course_utils.records.kinds.table import Table
+from course_utils.results.table import Table
 
 LINES = ("gpu + cpu", "gpu * torch.tensor(2.0)", "gpu * torch.ones(1)", 'torch.tensor([2.0], device="cuda")')
 LINES += ("gpu[index]", "gpu.gather(0, index)", "gpu[:2] = cpu[:2]", "gpu[index] = cpu[:2]")

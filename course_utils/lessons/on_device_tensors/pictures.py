@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from course_utils import recorded
-from course_utils.records.kinds.sweep import Sweep
+from course_utils.results.sweep import Sweep
 from course_utils.show.cards import Card
 from course_utils.show.formats import format_seconds
 from course_utils.show.tables import Column, Grid

@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from course_utils import recorded
-from course_utils.records.kinds.sweep import Sweep, SweepPoint
-from course_utils.records.verdicts import verdict_words
+from course_utils.results.sweep import Sweep, SweepPoint
+from course_utils.results.verdicts import verdict_words
 from course_utils.show.timeline import Span, Timeline, timeline
 
 STEPS = {8: "long step", 1: "short step"}

@@ -15,7 +15,7 @@ from course_utils.measure.devices import device_under_test
 from course_utils.measure.machine import course_size
 from course_utils.ranks.cluster import settings_of, simulate_points, stored_check
 from course_utils.ranks.cluster_plan import ClusterPoint, GPTShape
-from course_utils.records.kinds.table import Table
+from course_utils.results.table import Table
 
 GIB = 2**30
 LLAMA_7B = GPTShape(width=4096, layers=32, heads=32, vocabulary=32_000, context=2048, hidden=11_008)

@@ -15,7 +15,7 @@ from course_utils.materials.models import GPT, MLP
 from course_utils.materials.text import library_text
 from course_utils.measure.machine import scaled
 from course_utils.measure.tabulate import tabulate
-from course_utils.records.kinds.table import Table
+from course_utils.results.table import Table
 from course_utils.show.formats import format_percent, format_ratio, format_seconds
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import accumulate
 
 from course_utils.lessons.your_own_program.cases import PARTS
-from course_utils.records.kinds.table import Table
+from course_utils.results.table import Table
 from course_utils.show.formats import format_percent, format_seconds
 from course_utils.show.timeline import Span, Timeline, timeline
 

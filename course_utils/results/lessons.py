@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from course_utils import lesson_order
-from course_utils.records.files import clone_root, package_root
-from course_utils.records.notebook_files import NEEDS, LessonError, notebook_bytes, parsed_notebook
+from course_utils.results.files import clone_root, package_root
+from course_utils.results.notebook_files import NEEDS, LessonError, notebook_bytes, parsed_notebook
 from course_utils.show.suggestions import did_you_mean
 
 __all__ = ["NEEDS", "LessonError"]  # from here, too

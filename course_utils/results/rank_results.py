@@ -9,13 +9,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from course_utils.records import paired
-from course_utils.records.kinds.comparison import Comparison
-from course_utils.records.kinds.environment import Environment
-from course_utils.records.kinds.measurement import Measurement
-from course_utils.records.kinds.memory_trace import MEMORY_KINDS
-from course_utils.records.kinds.table import Table
-from course_utils.records.result import Fact, Result
+from course_utils.results import paired
+from course_utils.results.comparison import Comparison
+from course_utils.results.environment import Environment
+from course_utils.results.measurement import Measurement
+from course_utils.results.memory_trace import MEMORY_KINDS
+from course_utils.results.table import Table
+from course_utils.results.result import Fact, Result
 from course_utils.show.cards import Bar, Card, Row, Toned, amount_axis
 from course_utils.show.formats import format_bytes, format_seconds, is_number, listed
 from course_utils.show.tables import Sheet

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Self
 
-from course_utils.records.kinds.environment import Environment
-from course_utils.records.result import Fact, NothingToDrawError, Result
+from course_utils.results.environment import Environment
+from course_utils.results.result import Fact, NothingToDrawError, Result
 from course_utils.show.advice import Advice
 from course_utils.show.cards import Axis, Card, Row, Toned
 from course_utils.show.colours import BLUE

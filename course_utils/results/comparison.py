@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar, Self
 
-from course_utils.records import paired
-from course_utils.records.kinds.ceilings import Ceiling
-from course_utils.records.kinds.environment import Environment
-from course_utils.records.kinds.measurement import (
+from course_utils.results import paired
+from course_utils.results.ceilings import Ceiling
+from course_utils.results.environment import Environment
+from course_utils.results.measurement import (
     OWN_WORK,
     Measurement,
     bytes_text,
@@ -19,9 +19,9 @@ from course_utils.records.kinds.measurement import (
     seconds_text,
     waiting_line,
 )
-from course_utils.records.paired import Interval, Verdict
-from course_utils.records.result import Fact, Result, by_name
-from course_utils.records.verdicts import (
+from course_utils.results.paired import Interval, Verdict
+from course_utils.results.result import Fact, Result, by_name
+from course_utils.results.verdicts import (
     SURE,
     WORDS,
     comparison_parts,

@@ -32,7 +32,7 @@ from course_utils.show.formats import format_bytes
 from course_utils.show.viewer import StoredView, stored_view
 
 if TYPE_CHECKING:
-    from course_utils.records.kinds.memory_trace import MemoryBlock, MemoryTrace
+    from course_utils.results.memory_trace import MemoryBlock, MemoryTrace
 
 # Okabe and Ito's palette, in the order of `MEMORY_KINDS`. What stays is blue and grey, what comes and goes is warm.
 _HUES = {

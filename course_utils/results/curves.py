@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from course_utils.records.kinds.environment import Environment
-from course_utils.records.result import Fact, Result, by_name
+from course_utils.results.environment import Environment
+from course_utils.results.result import Fact, Result, by_name
 from course_utils.show.cards import Axis, Bar, Card, Row
 from course_utils.show.formats import listed, plain_number, value_text
 from course_utils.show.tables import Column, Grid, Sheet

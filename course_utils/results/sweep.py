@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from course_utils.records import paired
-from course_utils.records.kinds.comparison import MARKERS, Case, Comparison
-from course_utils.records.kinds.environment import Environment
-from course_utils.records.kinds.measurement import OWN_WORK, Measurement, bytes_text, seconds_text, waiting_line
-from course_utils.records.paired import Verdict
-from course_utils.records.result import Fact, NothingToDrawError, Result, by_name
-from course_utils.records.verdicts import SURE, interval_words, too_busy_parts, verdict_words
+from course_utils.results import paired
+from course_utils.results.comparison import MARKERS, Case, Comparison
+from course_utils.results.environment import Environment
+from course_utils.results.measurement import OWN_WORK, Measurement, bytes_text, seconds_text, waiting_line
+from course_utils.results.paired import Verdict
+from course_utils.results.result import Fact, NothingToDrawError, Result, by_name
+from course_utils.results.verdicts import SURE, interval_words, too_busy_parts, verdict_words
 from course_utils.show.cards import Card, Toned, ends_of, plain, speed_axis
 from course_utils.show.colours import GREY_44, GREY_E4
 from course_utils.show.formats import (

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from course_utils.records import paired
-from course_utils.records.paired import Interval, Verdict
+from course_utils.results import paired
+from course_utils.results.paired import Interval, Verdict
 from course_utils.show.cards import Toned, plain
 from course_utils.show.formats import (
     format_interval,
@@ -20,7 +20,7 @@ from course_utils.show.formats import (
 )
 
 if TYPE_CHECKING:
-    from course_utils.records.kinds.comparison import Case, Comparison
+    from course_utils.results.comparison import Case, Comparison
 
 # What people read.
 WORDS = {

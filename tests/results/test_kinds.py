@@ -17,12 +17,12 @@ import pytest
 from PIL import Image
 
 from course_utils.measure.devices import Device
-from course_utils.records.kinds import RESULT_TYPES
-from course_utils.records.kinds.ceilings import Ceiling
-from course_utils.records.kinds.comparison import Comparison
-from course_utils.records.kinds.sweep import Sweep, SweepPoint
-from course_utils.records.kinds.table import Table
-from course_utils.records.result import NothingToDrawError, Result
+from course_utils.results.result_types import RESULT_TYPES
+from course_utils.results.ceilings import Ceiling
+from course_utils.results.comparison import Comparison
+from course_utils.results.sweep import Sweep, SweepPoint
+from course_utils.results.table import Table
+from course_utils.results.result import NothingToDrawError, Result
 from course_utils.show.canvas import WIDTH_IN
 from tests.example_results import CPU, GPU, RESULTS, TWO, comparison_of, cuda_comparison_of, ranks_of, sweep_of
 from tests.figure_checks import problems_of_texts, visible_texts
@@ -157,7 +157,7 @@ def test_identical_in_two_processes(pytestconfig):
 def test_showing_text_and_html_needs_neither_matplotlib_nor_ipywidgets(pytestconfig):
     code = (
         "import sys; from course_utils.show.prediction import predict; "
-        "from course_utils.show.progress import progress; import course_utils.records.kinds; "
+        "from course_utils.show.progress import progress; import course_utils.results.result_types; "
         "repr(predict('How many?')); "
         "loaded = {'matplotlib', 'ipywidgets', 'tqdm', 'numpy.random'} & set(sys.modules); assert not loaded, loaded"
     )

@@ -12,8 +12,8 @@ import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from course_utils.records import paired
-from course_utils.records.paired import Interval, Verdict
+from course_utils.results import paired
+from course_utils.results.paired import Interval, Verdict
 
 seconds = st.floats(min_value=1e-7, max_value=1e3, allow_nan=False)
 MIRRORED = {

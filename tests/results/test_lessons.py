@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from course_utils.records.code_hash import code_hash
-from course_utils.records.lessons import (
+from course_utils.results.code_hash import code_hash
+from course_utils.results.lessons import (
     LessonError,
     experiments,
     find_lesson,
@@ -112,7 +112,7 @@ CELL = "# measure it\nresult = compare(cases(), name='things/copy')\nrun_ranks('
 def hash_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
     """Gives the hash of things/copy with files changed: of the lesson's folder, of its programs, or cells."""
     package, notebooks = tmp_path / "course_utils", tmp_path / "notebooks"
-    monkeypatch.setattr("course_utils.records.code_hash.package_root", lambda: package)
+    monkeypatch.setattr("course_utils.results.code_hash.package_root", lambda: package)
     files = {
         package / "lessons" / "things" / "cases.py": "def cases():\n    return {}\n",
         package / "lessons" / "things" / "checks.py": "def check():\n    pass\n",

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from course_utils.records.result import Recorded
+from course_utils.results.result import Recorded
 from course_utils.show.cards import Card, Toned
 from course_utils.show.formats import format_bytes
 from course_utils.show.tables import Sheet, named_values

@@ -8,11 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from course_utils.records import paired
-from course_utils.records.kinds.environment import Environment
-from course_utils.records.paired import Interval
-from course_utils.records.result import Fact, Result
-from course_utils.records.verdicts import too_busy_parts
+from course_utils.results import paired
+from course_utils.results.environment import Environment
+from course_utils.results.paired import Interval
+from course_utils.results.result import Fact, Result
+from course_utils.results.verdicts import too_busy_parts
 from course_utils.show.cards import Bar, Card, Row, Toned, time_axis
 from course_utils.show.colours import AMBER, BLUE, GREY_11, ORANGE
 from course_utils.show.formats import (

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from course_utils.records.kinds.environment import Environment
-from course_utils.records.result import Fact, Result
+from course_utils.results.environment import Environment
+from course_utils.results.result import Fact, Result
 from course_utils.show.cards import Bar, Card, Row, Toned, amount_axis
 from course_utils.show.formats import format_bytes, format_percent, format_ratio, format_seconds
 from course_utils.show.tables import Column, Grid, Sheet
@@ -225,13 +225,13 @@ class MemoryTrace(Result):
 
         Each allocation and release has the same width, as in PyTorch's viewer.
         """
-        from course_utils.records.memory_pictures import memory_figure
+        from course_utils.results.memory_pictures import memory_figure
 
         return memory_figure(self, by)
 
     def explore(self) -> Any:
         """The picture to zoom into, with every block's name under the pointer; it needs no kernel."""
-        from course_utils.records.memory_pictures import memory_explorer
+        from course_utils.results.memory_pictures import memory_explorer
 
         return memory_explorer(self)
 

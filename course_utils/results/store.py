@@ -16,14 +16,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from course_utils.records.code_hash import code_hash
-from course_utils.records.files import clone_root, package_root, write_whole
-from course_utils.records.kinds import RESULT_TYPES
-from course_utils.records.kinds.environment import Environment
-from course_utils.records.lessons import experiments, find_lesson, needs
-from course_utils.records.notebook_files import NEEDS, LessonError
-from course_utils.records.result import checked_worked_by, compact, structured
-from course_utils.records.unrecorded import Several, Unrecorded
+from course_utils.results.code_hash import code_hash
+from course_utils.results.files import clone_root, package_root, write_whole
+from course_utils.results.result_types import RESULT_TYPES
+from course_utils.results.environment import Environment
+from course_utils.results.lessons import experiments, find_lesson, needs
+from course_utils.results.notebook_files import NEEDS, LessonError
+from course_utils.results.result import checked_worked_by, compact, structured
+from course_utils.results.unrecorded import Several, Unrecorded
 from course_utils.show.suggestions import did_you_mean, typed
 
 
@@ -62,7 +62,7 @@ class Experiment:
 
     name: str
     kind: str  # a key of `RESULT_TYPES`
-    code_hash: str  # see `course_utils.records.code_hash`
+    code_hash: str  # see `course_utils.results.code_hash`
     data: Mapping[str, Any]  # the result's `to_record`, without its environment
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import re
 
-from course_utils.records.files import package_root
-from course_utils.records.lessons import Lesson, measuring_cell
+from course_utils.results.files import package_root
+from course_utils.results.lessons import Lesson, measuring_cell
 
 _NOT_MEASURED = {"checks.py", "drawings.py", "pictures.py"}  # of exercises and of figures
+_NO_MATTER = ("says=", "from course_utils.")  # how a line begins that changes nothing that is measured
 _PROGRAM = re.compile(r"\bscripts/\w+\.py\b")
 
 
@@ -17,8 +18,8 @@ def code_hash(lesson: Lesson, name: str) -> str:
 
     It covers the cell that measures, the programs that it names as ``scripts/....py``, and the modules in the lesson's
     folder. Nothing is parsed: a changed comment is a change, too. The notebook's other cells, materials and measuring
-    code do not count, nor does a line that begins with ``says=``, which only words the card. Problem sizes stand in a
-    result's ``parameters``.
+    code do not count, nor does a line that begins with ``says=``, which only words the card, nor where the course keeps
+    what is imported. Problem sizes stand in a result's ``parameters``.
 
     Args:
         lesson: the lesson that has the experiment.
@@ -28,7 +29,7 @@ def code_hash(lesson: Lesson, name: str) -> str:
         LessonError: if the lesson has no such experiment.
 
     Example:
-        >>> from course_utils.records.lessons import find_lesson
+        >>> from course_utils.results.lessons import find_lesson
         >>> len(code_hash(find_lesson("pinned_memory"), "pinned_memory/copy"))
         16
     """
@@ -43,4 +44,4 @@ def code_hash(lesson: Lesson, name: str) -> str:
 
 def _lines(text: str) -> list[str]:
     """The lines that count, without what an editor strips from their ends, and with line ends of one kind."""
-    return [line.rstrip() for line in text.strip().splitlines() if not line.lstrip().startswith("says=")]
+    return [line.rstrip() for line in text.strip().splitlines() if not line.lstrip().startswith(_NO_MATTER)]

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from course_utils.records.kinds.environment import Environment
-from course_utils.records.kinds.measurement import WORK_UNITS
-from course_utils.records.result import Fact, NothingToDrawError, Result, by_name
+from course_utils.results.environment import Environment
+from course_utils.results.measurement import WORK_UNITS
+from course_utils.results.result import Fact, NothingToDrawError, Result, by_name
 from course_utils.show.cards import Axis, Bar, Card, Row
 from course_utils.show.colours import BLUE, SKY
 from course_utils.show.formats import axis_unit, format_rate, format_seconds, listed

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from matplotlib.axes import Axes
 
-from course_utils.records.kinds.sweep import Sweep, SweepPoint
+from course_utils.results.sweep import Sweep, SweepPoint
 from course_utils.show.formats import format_times
 from tests.example_results import CPU, GPU, RESULTS, comparison_of, cuda_comparison_of
 from tests.figure_checks import visible_texts

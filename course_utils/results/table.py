@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from course_utils.records.kinds.environment import Environment
-from course_utils.records.result import Fact, NothingToDrawError, Result, by_name
+from course_utils.results.environment import Environment
+from course_utils.results.result import Fact, NothingToDrawError, Result, by_name
 from course_utils.show.cards import Card
 from course_utils.show.formats import VALUE_FORMATS, axis_unit, is_number, listed, value_text
 from course_utils.show.tables import Column, Grid, Sheet, split

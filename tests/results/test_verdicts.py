@@ -7,11 +7,11 @@ import re
 
 import pytest
 
-from course_utils.records.kinds.comparison import Comparison
-from course_utils.records.kinds.measurement import Measurement
-from course_utils.records.kinds.sweep import Sweep, SweepPoint
-from course_utils.records.paired import Interval
-from course_utils.records.verdicts import between
+from course_utils.results.comparison import Comparison
+from course_utils.results.measurement import Measurement
+from course_utils.results.sweep import Sweep, SweepPoint
+from course_utils.results.paired import Interval
+from course_utils.results.verdicts import between
 from course_utils.show.prediction import predict
 from tests.example_results import CPU, TWO, comparison_of
 

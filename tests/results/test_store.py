@@ -22,15 +22,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from course_utils.measure.devices import CudaDevice, Device
-from course_utils.records import store
-from course_utils.records.code_hash import code_hash
-from course_utils.records.kinds.comparison import Comparison
-from course_utils.records.kinds.environment import Environment
-from course_utils.records.kinds.measurement import Measurement
-from course_utils.records.kinds.sweep import Sweep, SweepPoint
-from course_utils.records.lessons import find_lesson
-from course_utils.records.store import Experiment, LessonRecord, RecordError, load_lesson, recorded, save_lesson
-from course_utils.records.unrecorded import Unrecorded
+from course_utils.results import store
+from course_utils.results.code_hash import code_hash
+from course_utils.results.comparison import Comparison
+from course_utils.results.environment import Environment
+from course_utils.results.measurement import Measurement
+from course_utils.results.sweep import Sweep, SweepPoint
+from course_utils.results.lessons import find_lesson
+from course_utils.results.store import Experiment, LessonRecord, RecordError, load_lesson, recorded, save_lesson
+from course_utils.results.unrecorded import Unrecorded
 from tests.example_results import CPU, GPU
 from tests.made_up_records import edit_record
 
@@ -113,7 +113,7 @@ def test_a_file_has_a_line_for_each_series_of_numbers_and_touches_no_text(tmp_pa
 _KILLER = """
 import json, os, random, signal, sys, time
 from pathlib import Path
-from course_utils.records.store import load_lesson, save_lesson
+from course_utils.results.store import load_lesson, save_lesson
 import dataclasses
 
 path, root, kills = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
@@ -174,7 +174,7 @@ def test_killed_writers_leave_a_whole_file(tmp_path: Path) -> None:
 _FULL_DISK = """
 import dataclasses, resource, signal, sys
 from pathlib import Path
-from course_utils.records.store import RecordError, load_lesson, save_lesson
+from course_utils.results.store import RecordError, load_lesson, save_lesson
 
 path, root = Path(sys.argv[1]), Path(sys.argv[2])
 record = load_lesson(path)
@@ -202,7 +202,7 @@ def test_a_full_disk_keeps_the_old_record_and_says_so(tmp_path: Path) -> None:
 _READ_ONLY = """
 import dataclasses, os
 from pathlib import Path
-from course_utils.records.store import RecordError, load_lesson, save_lesson
+from course_utils.results.store import RecordError, load_lesson, save_lesson
 
 # The folder is the working directory: nobody need not be able to walk there.
 record = load_lesson(Path("amd-epyc-2-cores/tiny.json"))

@@ -11,16 +11,16 @@ import cattrs
 from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, override
 from cattrs.v import format_exception
 
-from course_utils.records.paired import PRACTICAL, Interval
+from course_utils.results.paired import PRACTICAL, Interval
 from course_utils.show.cards import Shown
 from course_utils.show.formats import is_number
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from course_utils.records.kinds.comparison import Comparison
-    from course_utils.records.kinds.environment import Environment
-    from course_utils.records.kinds.measurement import Measurement
+    from course_utils.results.comparison import Comparison
+    from course_utils.results.environment import Environment
+    from course_utils.results.measurement import Measurement
     from course_utils.show.tables import Sheet
 
 

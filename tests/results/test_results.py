@@ -10,17 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from course_utils.records.kinds.ceilings import Ceiling, Ceilings
-from course_utils.records.kinds.comparison import Comparison
-from course_utils.records.kinds.curves import Curve, Curves
-from course_utils.records.kinds.environment import Environment
-from course_utils.records.kinds.measurement import Measurement
-from course_utils.records.kinds.memory_trace import MemoryBlock, MemoryPhase, MemoryTrace
-from course_utils.records.kinds.rank_results import RankReport, RankResults
-from course_utils.records.kinds.sweep import Sweep, SweepPoint
-from course_utils.records.kinds.table import Table
-from course_utils.records.result import Result
-from course_utils.records.unrecorded import Several, Unrecorded
+from course_utils.results.ceilings import Ceiling, Ceilings
+from course_utils.results.comparison import Comparison
+from course_utils.results.curves import Curve, Curves
+from course_utils.results.environment import Environment
+from course_utils.results.measurement import Measurement
+from course_utils.results.memory_trace import MemoryBlock, MemoryPhase, MemoryTrace
+from course_utils.results.rank_results import RankReport, RankResults
+from course_utils.results.sweep import Sweep, SweepPoint
+from course_utils.results.table import Table
+from course_utils.results.result import Result
+from course_utils.results.unrecorded import Several, Unrecorded
 from tests.example_results import CPU as HERE
 
 ROUNDS = 20

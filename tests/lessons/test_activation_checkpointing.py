@@ -61,19 +61,6 @@ def test_gradients_are_the_same_to_the_bit(count, training, autocast):
     assert list(wrapped.state_dict()) == list(plain.state_dict())
 
 
-def test_the_whole_model_compiles_in_one_graph():
-    wrapped = blocks().eval()
-    cases.recompute(wrapped)
-
-    def run(x: torch.Tensor) -> torch.Tensor:
-        for block in wrapped:
-            x, _ = block(x)
-        return x
-
-    torch.compile(run, fullgraph=True, backend="aot_eager")(torch.ones(4, 16)).sum().backward()
-    assert wrapped[0].layers[0].weight.grad is not None
-
-
 @pytest.mark.parametrize("way", cases.WAYS)
 def test_all_ways_give_the_same_gradients_and_another_loss_does_not(way):
     def of(way: str, **more: Any) -> list[torch.Tensor]:
@@ -82,33 +69,6 @@ def test_all_ways_give_the_same_gradients_and_another_loss_does_not(way):
 
     assert cases.same_gradients(of("keep everything"), of(way))
     assert not cases.same_gradients(of("keep everything"), [1.01 * each for each in of(way)])
-
-
-def peak(autocast: bool, size: int, length: int = 2048) -> int:
-    """Worked out: a CPU's bfloat16 kernels have workspaces of their own."""
-
-    def build() -> Any:
-        model, tokens = GPT(64, length, 32, 24, 1), torch.zeros(1, length, dtype=torch.int64)
-        cases.in_segments(model, size)
-
-        def step() -> None:
-            model.zero_grad()
-            with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
-                loss = model(tokens).float().mean()
-            loss.backward()
-
-        return model, None, step
-
-    return worked_out(build, steps=2).peak_bytes
-
-
-def test_of_24_blocks_single_ones_peak_lower_in_fp32_and_pairs_under_autocast():
-    """As the counts say: pairs win above 32 and above 18 blocks, with more than 24 × width tokens."""
-    keeps = {row["block"]: row["keeps"] for row in cases.kept_by_blocks()}
-    assert 2 * keeps["GPT, bf16 autocast"] < 24 < 2 * keeps["GPT, fp32"]
-    assert peak(False, 1) < peak(False, 2)
-    assert peak(True, 2) < peak(True, 1)
-    assert peak(True, 1, 256) < peak(True, 2, 256)
 
 
 def test_the_first_blocks_spare_the_same_each_down_to_the_gradients():

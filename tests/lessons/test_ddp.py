@@ -9,20 +9,16 @@ import sys
 import time
 
 import pytest
-from torch.utils.data import DistributedSampler
 
 LINEAR = "import torch.distributed as dist; from torch import nn; from torch.nn.parallel import *\n"
 LINEAR += "dist.init_process_group('gloo', store=dist.HashStore(), rank=0, world_size=1)\n"
 LINEAR += "model = DistributedDataParallel(nn.Linear(2, 2))\n"
 
 
-@pytest.mark.parametrize(("level", "ends_well"), [("INFO", True), ("DETAIL", False)])
-def test_detail_ends_the_constructor_of_ddp_on_a_cpu(level: str, ends_well: bool) -> None:
-    """If this fails for DETAIL, torch has mended it: take the row out of the lesson's table."""
-    ran = subprocess.run(
-        [sys.executable, "-c", LINEAR], env={**os.environ, "TORCH_DISTRIBUTED_DEBUG": level}, capture_output=True
-    )
-    assert (ran.returncode == 0) == ends_well
+def test_detail_ends_the_constructor_of_ddp_on_a_cpu() -> None:
+    """If this fails, torch has mended it: take the row out of the lesson's table."""
+    env = {**os.environ, "TORCH_DISTRIBUTED_DEBUG": "DETAIL"}
+    assert subprocess.run([sys.executable, "-c", LINEAR], env=env, capture_output=True).returncode
 
 
 def test_info_names_the_parameter_that_took_no_part() -> None:
@@ -47,14 +43,3 @@ def test_a_signal_shows_where_a_rank_waits_within_a_call_of_c10d() -> None:
     waiting.communicate()
     assert "most recent call first" in said[0]
     assert 'File "<string>", line 2 in <module>' in said[1]
-
-
-def test_a_sampler_without_set_epoch_repeats_its_order_and_pads_by_repeating() -> None:
-    def sampler(**options: bool) -> DistributedSampler:
-        return DistributedSampler(range(11), num_replicas=2, rank=0, **options)
-
-    same = sampler()
-    assert list(same) == list(same)
-    same.set_epoch(1)
-    assert list(same) != list(sampler())
-    assert (len(same), len(sampler(drop_last=True))) == (6, 5)

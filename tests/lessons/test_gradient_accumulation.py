@@ -9,12 +9,10 @@ from typing import Any
 import pytest
 import torch
 from torch.nn.functional import mse_loss
-from torch.nn.parallel import DistributedDataParallel
 
 from authoring.reference_pages import code_blocks, reference_pages
 from course_utils.lessons.gradient_accumulation import cases
 from course_utils.lessons.gradient_accumulation.checks import check_train
-from course_utils.materials.step_memory import peak_bytes
 from course_utils.ranks.launch import run_ranks
 from course_utils.results.lessons import find_lesson
 from course_utils.results.notebook_files import read_notebook
@@ -59,18 +57,6 @@ def test_the_self_test_tells_the_pasted_loop_from_the_usual_one():
     assert all(weight.grad.abs().max() == 0 for weight in model.parameters())
 
 
-def test_the_self_test_keeps_gradients_that_ddp_writes_over():
-    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
-    try:
-        model = DistributedDataParallel(cases.small_gpt(), gradient_as_bucket_view=True)
-        texts = [torch.cat(each) for each in zip(*cases.parts_of_text(0), strict=True)]
-        off_by = pasted("def off_by(")["off_by"]
-        for _ in range(2):  # the second time, the buckets are those of the step before
-            assert off_by(mean_of_means, model, *texts) > 0.1
-    finally:
-        torch.distributed.destroy_process_group()
-
-
 def test_two_ranks_send_once_and_get_the_gradient_of_one_process():
     for found in run_ranks(PROGRAM, ranks=2, threads_per_rank=1, backend="gloo", show_output=False):
         assert found["off"] < 1e-4
@@ -92,28 +78,6 @@ def test_a_peak_in_parts_lies_between_that_of_small_steps_and_that_at_once():
     rows = {row["32 texts"]: row["peak"] for row in cases.peaks(cases.PARTS, "cpu")}
     peaks = [rows[label] for label in ("4 steps", "4 parts", "2 parts", "at once")]
     assert peaks == sorted(set(peaks))
-
-
-def test_two_parts_peak_as_many_do_and_a_late_zero_grad_costs_nothing_there():
-    model, tokens = cases.small_gpt(), torch.zeros(4, 16, dtype=torch.int64)
-
-    def group(parts: int, late: bool = False) -> None:
-        for number in range(parts):
-            loss = cases.loss_sum(model, tokens, tokens)
-            if late and not number:
-                model.zero_grad()
-            loss.backward()
-            del loss
-        if not late:
-            model.zero_grad()
-
-    group(1)
-    alone = peak_bytes(lambda: group(1))
-    model.zero_grad()
-    assert alone < peak_bytes(lambda: group(2)) == peak_bytes(lambda: group(4))
-    gradients = sum(weight.nbytes for weight in model.parameters())
-    early, _ = peak_bytes(lambda: group(2)), group(2, late=True)
-    assert peak_bytes(lambda: group(2, late=True)) + gradients == early  # they are there before the call, too
 
 
 def test_the_schedule_waits_where_the_scaler_skips_a_step():
@@ -142,10 +106,6 @@ def divides_gradients(model, batches, optimizer, parts, max_norm):
             optimizer.step()
             optimizer.zero_grad()
             samples = 0
-
-
-def test_a_loop_that_divides_gradients_is_right():
-    assert check_train(divides_gradients).outcome == "right"
 
 
 def test_a_forward_pass_without_gradients_holds_nothing():

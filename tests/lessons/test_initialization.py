@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import math
-from functools import partial
 from typing import Any
 
 import pytest
@@ -13,7 +12,6 @@ import torch
 from torch import nn
 
 from course_utils.lessons.initialization import cases
-from course_utils.lessons.initialization.checks import check_residual
 from course_utils.results.lessons import find_lesson
 from course_utils.results.notebook_files import read_notebook
 
@@ -70,64 +68,6 @@ def test_the_check_to_paste_sees_inside_a_transformer_with_dropout_and_leaves_it
     assert lesson["input_share"](nn.Identity(), torch.zeros(4, 5)) == {"output": 0}  # a head at zero
     assert max(seen[0].values()) < 1e-3  # dropout would have made the four differ
     assert all(part.training and not part._forward_hooks for part in model.modules())
-
-
-def test_the_check_to_paste_reads_batchnorm_as_in_training_and_any_output(lesson):
-    class Network(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.body = nn.Sequential(*(part for _ in range(12) for part in (nn.Linear(64, 64), nn.BatchNorm1d(64))))
-            self.loss = nn.MSELoss()
-
-        def forward(self, x):
-            out = self.body(x)
-            return out, self.loss(out, x), out.argmax(1)
-
-    model = Network()
-    seen = lesson["input_share"](model, torch.randn(32, 64))
-    assert seen["output"] > 0.9
-    assert "loss" not in seen
-    assert model.body[1].num_batches_tracked == 0
-
-
-def test_the_start_to_paste_leaves_no_bias_of_an_lstm(lesson):
-    model = nn.LSTM(8, 8)
-    lesson["init_like_gpt2"](model, 8, ("weight_hh_l0",))
-    assert not any(weight.any() for name, weight in model.named_parameters() if "bias" in name)
-
-
-@pytest.mark.parametrize("draw", ["normal", "uniform", "truncated", "divided"])
-def test_the_exercise_takes_any_way_of_drawing(draw):
-    def scale(model, blocks):
-        for name, weight in model.named_parameters():
-            if name.endswith(ENDS):
-                std = 0.02 / math.sqrt(2 * blocks)
-                match draw:
-                    case "normal":
-                        nn.init.normal_(weight, std=std)
-                    case "uniform":
-                        nn.init.uniform_(weight, -std * 3**0.5, std * 3**0.5)
-                    case "truncated":
-                        nn.init.trunc_normal_(weight, std=std, a=-2 * std, b=2 * std)
-                    case "divided":
-                        weight.data /= math.sqrt(2 * blocks)
-
-    assert check_residual(scale).outcome == "right"
-
-
-def test_the_exercise_sees_gains_that_were_drawn_a_mean_and_one_addition_too_many():
-    def gains(model, blocks):
-        for weight in model.parameters():
-            nn.init.normal_(weight, std=0.02) if weight.ndim == 1 else None
-
-    def drawn(model, blocks, mean=0.0, more=0):
-        for name, weight in model.named_parameters():
-            if name.endswith(ENDS):
-                nn.init.normal_(weight, mean=mean, std=0.02 / math.sqrt(2 * blocks + more))
-
-    assert check_residual(gains).hint == "everything"
-    assert "mean" in check_residual(partial(drawn, mean=0.02)).words
-    assert "asked for" in check_residual(partial(drawn, more=1)).words
 
 
 def test_runs_that_do_not_reach_the_target_count_as_longer_than_all_others():

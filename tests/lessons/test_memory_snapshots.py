@@ -117,27 +117,3 @@ def test_files_that_cannot_be_subtracted_are_refused(
     (tmp_path / "other.pickle").write_bytes(pickle.dumps(other))
     assert command.main(["snapshot", str(early), str(tmp_path / "other.pickle")]) == 1
     assert "have no line in common" in capsys.readouterr().err
-
-
-def test_an_observer_keeps_four_files_a_process_and_raises_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    source = _cell("def dump_when_out_of_memory")
-    pasted: dict[str, Any] = {}
-    exec(source[: source.index("\nif torch")], pasted)
-    observers, memory = [], torch.cuda.memory
-    monkeypatch.setenv("RANK", "3")
-    monkeypatch.setattr(memory, "_record_memory_history", lambda **_: None)
-    monkeypatch.setattr(torch._C, "_cuda_attach_out_of_memory_observer", observers.append, raising=False)
-    monkeypatch.setattr(memory, "_dump_snapshot", lambda path: Path(path).write_bytes(b""))
-    pasted["dump_when_out_of_memory"](f"{tmp_path}/snapshot")
-    for _ in range(5):
-        observers[0](0, 1, 2, 3)
-    assert {path.name for path in tmp_path.iterdir()} == {f"snapshot_3_{os.getpid()}_{n}.pickle" for n in range(4)}
-
-    def full(path: str) -> None:
-        raise OSError("No space left on device")
-
-    monkeypatch.setattr(memory, "_dump_snapshot", full)
-    observers[0](0, 1, 2, 3)
-    assert "No space left" in capsys.readouterr().out

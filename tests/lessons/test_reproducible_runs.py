@@ -7,9 +7,6 @@ import os
 import random
 import re
 import statistics
-import subprocess
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +15,6 @@ import pytest
 import torch
 
 from course_utils.lessons.reproducible_runs import cases
-from course_utils.lessons.reproducible_runs.checks import check_noise
 from course_utils.measure.fresh import RandomState, Switches
 from course_utils.results.lessons import find_lesson
 
@@ -115,57 +111,6 @@ def test_the_pasted_check_tells_a_training_that_is_not_deterministic(tmp_path: P
 # Answers to the exercise
 
 
-def _kept_global(seed: int, epoch: int, index: int) -> torch.Tensor:
-    with torch.random.fork_rng():
-        torch.manual_seed(int(f"{seed}{epoch:04}{index:08}"))
-        return torch.randn(4)
-
-
-def _a_cache_of_global_draws() -> Any:
-    seen: dict[Any, Any] = {}
-    return lambda *place: seen.setdefault(place, np.random.normal(size=4))
-
-
-def _moves_numpys(seed: int, epoch: int, index: int) -> Any:
-    np.random.seed([seed, epoch, index])
-    return np.random.normal(size=4)
-
-
-def _seeded_by(seed_of: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda *place: np.random.default_rng(seed_of(*place)).normal(size=4)
-
-
-def _hash_of(thing: Any) -> int:
-    return abs(hash(thing))
-
-
-@pytest.mark.parametrize(
-    ("answer", "hint"),
-    [
-        (_kept_global, None),
-        (lambda *place: [random.Random(str(place)).gauss(0, 1) for _ in range(4)], None),
-        (_seeded_by(lambda seed, epoch, index: (seed << 64) + (epoch << 32) + index), None),
-        (_seeded_by(lambda *place: _hash_of(place)), None),  # whole numbers have the same in every process
-        (_seeded_by(lambda *place: _hash_of(str(place))), "hash"),
-        (lambda *place: np.random.default_rng(abs(str(place).__hash__())).normal(size=4), "hash"),
-        (lambda *place: np.random.normal(size=4), "order"),
-        (_a_cache_of_global_draws(), "global"),
-        (_moves_numpys, "global"),
-        (_seeded_by(lambda seed, epoch, index: 100 * seed + 10 * epoch + index), "collides"),
-        (_seeded_by(lambda seed, epoch, index: int(f"{seed}{epoch}{index}")), "collides"),
-        (_seeded_by(lambda seed, epoch, index: [epoch, index]), "collides"),
-        (_seeded_by(lambda seed, epoch, index: 961 * seed + 31 * epoch + index), "collides"),
-        (_seeded_by(lambda seed, epoch, index: 10**9 * seed + 60_000 * epoch + index), "collides"),
-        (_seeded_by(lambda seed, epoch, index: (seed << 20) ^ (epoch << 10) ^ index), "collides"),
-    ],
-)
-def test_what_the_noise_check_says(answer: Any, hint: str | None):
-    before = random.getstate()
-    feedback = check_noise(answer)
-    assert (feedback.hint, feedback.outcome) == (hint, "not yet" if hint else "right"), feedback
-    assert random.getstate() == before
-
-
 # What the text says
 
 
@@ -175,14 +120,6 @@ def test_every_remedy_ends_its_cause():
     # A race is this machine's.
     for cause in ("2 workers for 1", "a look at a loader"):
         assert rows[cause]["left alone"] == "differs", cause
-
-
-@pytest.mark.skipif(torch.backends.cpu.get_cpu_capability() == "DEFAULT", reason="its kernels are the plain ones")
-def test_another_cpus_kernels_draw_other_numbers_from_the_same_seed():
-    program = [sys.executable, "-c", "import torch; print(torch.manual_seed(0) and torch.randn(64, 64).tolist())"]
-    there = subprocess.check_output(program, env={**os.environ, "ATEN_CPU_CAPABILITY": "default"}, text=True)
-    torch.manual_seed(0)
-    assert there != f"{torch.randn(64, 64).tolist()}\n"
 
 
 def test_what_is_left_out_shows_where_the_text_says(monkeypatch: pytest.MonkeyPatch):

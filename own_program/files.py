@@ -13,7 +13,7 @@ from pathlib import Path
 from course_utils.show.cards import Shown
 from own_program.snapshots.report import SnapshotError, read_snapshot
 from own_program.traces.example import example_trace
-from own_program.traces.report import TraceError, read_trace
+from own_program.traces.trace_report import TraceFileError, read_trace
 
 _LOOKED_AT_BYTES = 2**20
 _GZIP = b"\x1f\x8b"
@@ -37,7 +37,7 @@ def read_file(source: str | Path, other: str | Path | None = None) -> Shown:
 
     Raises:
         FileError: one is a trace and the other a snapshot.
-        TraceError: it is a trace that cannot be read, or something else.
+        TraceFileError: it is a trace that cannot be read, or something else.
         SnapshotError: it is a snapshot that cannot be read.
 
     Example:
@@ -90,7 +90,7 @@ def answer(lessons: str, *files: str) -> str:
     try:
         report = read_file(*files)
         return json.dumps({"html": html(report, lessons), "text": repr(report)})
-    except (FileError, SnapshotError, TraceError) as error:
+    except (FileError, SnapshotError, TraceFileError) as error:
         sentence = str(error)
     except MemoryError:
         sentence = "This file needs more memory than a page has. On the command line: make trace ARGS=FILE, "

@@ -16,7 +16,7 @@ from own_program import files
 from own_program.files import FileError, answer, read_file
 from own_program.snapshots.report import SnapshotError
 from own_program.traces.example import example_trace
-from own_program.traces.report import TraceError, read_trace
+from own_program.traces.trace_report import TraceFileError, read_trace
 
 TRACE = gzip.decompress(example_trace())
 SNAPSHOT = {"segments": [], "device_traces": [[]]}
@@ -85,7 +85,7 @@ def test_two_of_a_kind_are_compared_and_a_snapshot_with_a_trace_is_not(stand_ins
 )
 def test_what_is_for_no_reader_gets_the_sentence_of_one(tmp_path: Path, content: bytes):
     (tmp_path / "given").write_bytes(content)
-    with pytest.raises((SnapshotError, TraceError), match=r"^given ") as caught:
+    with pytest.raises((SnapshotError, TraceFileError), match=r"^given ") as caught:
         read_file(tmp_path / "given")
     assert json.loads(answer("{}", str(tmp_path / "given"))) == {"sentence": str(caught.value)}
 

@@ -26,7 +26,7 @@ from own_program.page import pack
 from own_program.page.pack import PageError
 from own_program.traces.events import HOW
 from own_program.traces.example import example_trace
-from own_program.traces.report import TraceError, read_trace
+from own_program.traces.trace_report import TraceFileError, read_trace
 
 ROOT = Path(__file__).resolve().parents[2]
 READ_LIMIT_MS = 120_000  # many times what it takes, on a machine that is busy with other tests
@@ -293,5 +293,5 @@ def test_a_page_without_python_names_the_commands(built: Path, chromium: Any):
 
 
 def test_an_error_of_a_reader_is_a_sentence():
-    with pytest.raises(TraceError):
+    with pytest.raises(TraceFileError):
         read_trace(b"<html>")

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +15,9 @@ from torch.profiler import profile, schedule
 from torch.utils.data import DataLoader, TensorDataset
 
 from course_utils.show.advice import Advice
-from own_program.traces import shares as places
-from own_program.traces.cpu import COMMUNICATION, COMPILING
-from own_program.traces.report import TraceError, TraceReport, read_trace
+from own_program.traces import gpu_time as places
+from own_program.traces.cpu_time import COMMUNICATION, COMPILING
+from own_program.traces.trace_report import TraceFileError, TraceReport, read_trace
 from tests.own_program.traces.made_up import (
     ALL_REDUCE,
     GEMM,
@@ -37,8 +34,8 @@ from tests.own_program.traces.made_up import (
 def read(made: MadeUp, **header: Any) -> TraceReport:
     report = read_trace(made.json(**header))
     assert isinstance(report, TraceReport)
-    for column in report.reading.columns:
-        for shares in column.shares:
+    for column in report.found.groups:
+        for shares in column.steps:
             assert sum(shares.places.values()) == pytest.approx(shares.lasts, abs=0.05)
     repr(report)
     report._repr_html_()
@@ -51,10 +48,7 @@ def only(report: TraceReport) -> Advice:
 
 
 def share(report: TraceReport, place: str, column: int = 0) -> float:
-    return report.reading.columns[column].share(lambda shares: shares.get(place))
-
-
-# Nothing is wrong
+    return report.found.groups[column].share(lambda shares: shares.get(place))
 
 
 def test_a_busy_gpu_gets_no_advice():
@@ -73,9 +67,6 @@ def test_what_the_gpu_does_not_wait_for_costs_nothing():
     assert report.plan == ()
     assert share(report, places.HIDDEN) == pytest.approx(0.6)
     assert "Nothing stands out" in report.card().words
-
-
-# One thing is wrong
 
 
 def dry(gap: float, count: int = 3, **fill: Any) -> MadeUp:
@@ -114,38 +105,24 @@ def test_what_holds_the_gpu_up_before_a_launch():
     ("name", "place", "lesson"),
     [
         ("Memcpy HtoD (Pinned -> Device)", places.PINNED, "pinned_memory"),
-        ("Memcpy HtoD (Host -> Device)", places.PINNED, "pinned_memory"),  # ROCm does not say which memory
-        ("CopyHostToDevice", places.PINNED, "pinned_memory"),
+        ("CopyHostToDevice", places.PINNED, "pinned_memory"),  # ROCm does not say which memory
         ("Memcpy DtoH (Device -> Pinned)", places.TO_HOST, "host_device_syncs"),
         (WITHIN_GPU, places.WITHIN, "profiler"),
     ],
 )
-@pytest.mark.parametrize("lasts", [100, 20])
-def test_copies_by_their_kind(name: str, place: str, lesson: str, lasts: float):
+def test_copies_by_their_kind(name: str, place: str, lesson: str):
     made = MadeUp()
     for number in range(3):
         made.step(number, 1000 * number, 1000)
-        made.copy(name, 1000 * number + 1000, lasts, launched=1000 * number + 5)
-        made.work(GEMM, 1000 * number + 1000 + lasts, 1000 - lasts, launched=1000 * number + 10)
+        made.event("python_function", "model.py(12): forward", 1000 * number + 2, 500)
+        made.op("aten::contiguous", 1000 * number + 3, 4)
+        made.copy(name, 1000 * number + 1000, 100, launched=1000 * number + 5)
+        made.work(GEMM, 1000 * number + 1100, 900, launched=1000 * number + 10)
     report = read(made)
-    assert share(report, place) == pytest.approx(lasts / 1000)
-    assert [advice.lesson for advice in report.plan] == ([lesson] if lasts == 100 else [])
-
-
-@pytest.mark.parametrize("stacks", [True, False])
-def test_copies_on_the_gpu_name_the_operator_that_makes_them_and_its_line(stacks: bool):
-    made = MadeUp()
-    for number in range(4):
-        start = 1000 * number
-        made.step(number, start, 1000)
-        if stacks:
-            made.event("python_function", "model.py(12): forward", start + 2, 500)
-        made.op("aten::contiguous", start + 3, 20)
-        made.op("aten::copy_", start + 5, 15)
-        made.copy(WITHIN_GPU, start + 1000, 250, launched=start + 8)
-        made.work(GEMM, start + 1250, 750, launched=start + 40)
-    where = " in model.py(12): forward" if stacks else ""
-    assert f"made by aten::contiguous{where} (100% of them): 250 µs a step" in only(read(made)).because
+    assert share(report, place) == pytest.approx(0.1)
+    assert only(report).lesson == lesson
+    made_by = "made by aten::contiguous in model.py(12): forward (100% of them): 100 µs a step"
+    assert (made_by in only(report).because) == (place == places.WITHIN)
 
 
 def test_a_synchronisation_is_named_with_its_operator_and_line():
@@ -167,8 +144,8 @@ def test_a_synchronisation_is_named_with_its_operator_and_line():
     assert advice.saves == pytest.approx(0.2, abs=0.01)
 
 
-@pytest.mark.parametrize(("waits", "runs_dry"), [(700, 0.18), (30, 0.03), (0, 0)])
-def test_launches_that_are_late_since_the_cpu_had_waited_are_the_synchronisations(waits: float, runs_dry: float):
+@pytest.mark.parametrize("waits", [True, False])
+def test_launches_that_are_late_since_the_cpu_had_waited_are_the_synchronisations(waits: bool):
     """A mask waits for the GPU, and small kernels follow, for which the CPU would have been early without it."""
     made = MadeUp()
     for number in range(4):
@@ -176,18 +153,16 @@ def test_launches_that_are_late_since_the_cpu_had_waited_are_the_synchronisation
         made.step(number, start, 1000)
         made.work(GEMM, start, 800, launched=start - 100 if number else 0)
         if waits:
-            made.op("aten::index", start + 795 - waits, waits + 10)
-            made.op("aten::nonzero", start + 796 - waits, waits + 8)
-            made.event("cuda_runtime", "cudaStreamSynchronize", start + 800 - waits, waits)
+            made.op("aten::index", start + 95, 710)
+            made.op("aten::nonzero", start + 96, 708)
+            made.event("cuda_runtime", "cudaStreamSynchronize", start + 100, 700)
         for kernel in range(20):
             made.op("aten::mul", start + 804 + 10 * kernel, 8)
             made.work(POINTWISE, start + 809 + 10 * kernel, 1, launched=start + 806 + 10 * kernel)
     report = read(made)
-    assert share(report, places.SYNC) == pytest.approx(runs_dry, abs=0.01)
-    assert share(report, places.SYNC) + share(report, places.LAUNCH) == pytest.approx(0.18, abs=0.01)
-    because = [advice.because for advice in report.plan if advice.lesson == "host_device_syncs"]
+    assert share(report, places.SYNC if waits else places.LAUNCH) == pytest.approx(0.18, abs=0.01)
     named = "waited for it in aten::nonzero (cudaStreamSynchronize), called by aten::index,"
-    assert [named in each for each in because] == ([True] if waits else [])
+    assert (named in " ".join(advice.because for advice in report.plan)) == waits
 
 
 @pytest.mark.parametrize(
@@ -196,12 +171,12 @@ def test_launches_that_are_late_since_the_cpu_had_waited_are_the_synchronisation
         (
             "indexing_backward_kernel",
             800,
-            "; 80% of the computing is {}, of aten::_index_put_impl_ (IndexBackward0); no ",
+            "; 80% of the computing is aten::_index_put_impl_ (IndexBackward0); no change",
         ),
         (
             GEMM,
             800,
-            "Nothing stands out: the GPU computes for 100% of a step (1.00 ms); 80% of the computing is {}, of ",
+            "Nothing stands out: the GPU computes for 100% of a step (1.00 ms); 80% of the computing is aten::",
         ),
         ("indexing_backward_kernel", 400, "Nothing stands out: the GPU computes for 100% of a step (1.00 ms)."),
     ],
@@ -218,19 +193,12 @@ def test_the_operator_of_most_of_the_computing_is_named(kernel: str, lasts: floa
             made.op(f"aten::op{place}", start + 30 + 9 * place, 8)
             part = (1000 - lasts) / 2
             made.work(GEMM, start + 1000 + lasts + part * place, part, launched=start + 32 + 9 * place)
-    assert words.format(kernel) in read(made).card().words
+    assert words in read(made).card().words
 
 
 @pytest.mark.parametrize(
     ("computes", "sends", "beside", "saves"),
-    [
-        (800, 500, 300, 0.2),
-        (200, 800, 0, 0.2),
-        (400, 600, 0, 0.4),
-        (600, 400, 0, 0.4),
-        (300, 800, 100, 0.2),
-        (1000, 500, 500, None),
-    ],
+    [(800, 500, 300, 0.2), (200, 800, 0, 0.2), (300, 800, 100, 0.2), (1000, 500, 500, None), (10, 990, 0, 0.99)],
 )
 def test_no_more_communication_can_be_hidden_than_there_is_to_hide_it_behind(
     computes: float, sends: float, beside: float, saves: float | None
@@ -243,25 +211,16 @@ def test_no_more_communication_can_be_hidden_than_there_is_to_hide_it_behind(
         made.work(ALL_REDUCE, start + 1000 + computes - beside, sends, launched=start + 6, stream=20)
     plan = [advice for advice in read(made).plan if "communication" in advice.change]
     assert [advice.saves for advice in plan] == ([pytest.approx(saves)] if saves else [])
-    assert all(f": {sends - beside:.0f} µs a step." in advice.because for advice in plan)
-    assert all((1000 * saves < sends - beside) == ("to save more, send less" in a.because) for a in plan)
-
-
-def test_where_nothing_could_hide_communication_less_is_to_be_sent():
-    made = MadeUp()
-    for number in range(4):
-        made.step(number, 1000 * number, 1000)
-        made.work(GEMM, 1000 * number + 1000, 10, launched=1000 * number + 5)
-        made.work(ALL_REDUCE, 1000 * number + 1010, 990, launched=1000 * number + 6, stream=20)
-    assert only(read(made)).change.startswith("send less, or less often")
+    for advice in plan:
+        assert f": {sends - beside:.0f} µs a step." in advice.because
+        assert ("to save more, send less" in advice.because) == (1000 * saves < sends - beside)
+        assert advice.change.startswith("send less, or less often" if computes == 10 else "overlap communication")
 
 
 @pytest.mark.parametrize(
     ("asked_by", "argument", "word"),
     [
         ((), "", "send and receive, or all_to_all"),
-        (("nccl:send 0->1",), "", "send and receive"),
-        (("nccl:all_reduce",), "", "all_reduce"),  # as old versions of NCCL have it
         (("c10d::alltoall_base_", "nccl:coalesced"), "", "all_to_all"),
         (("my broadcast",), "", "send and receive, or all_to_all"),  # an annotation of the user's
         (("nccl:coalesced",), "recv", "send and receive"),
@@ -275,7 +234,7 @@ def test_who_asked_for_a_kernel_says_which_collective_it_is(asked_by: tuple[str,
         made.step(number, start, 1000)
         made.work(GEMM, start + 1000, 800, launched=start + 5)
         for place, name in enumerate(asked_by):
-            made.event("user_annotation" if ":" in name else "cpu_op", name, start + 10 + place, 20 - 2 * place)
+            made.event("user_annotation" if "nccl" in name else "cpu_op", name, start + 10 + place, 20 - 2 * place)
         made.mark("nccl:broadcast", start + 10, 20, tid=2)
         made.work(SEND_RECV, start + 1500, 500, launched=start + 15, stream=20)
         made.events[-1]["args"]["Collective name"] = argument
@@ -292,20 +251,17 @@ def test_who_asked_for_a_kernel_says_which_collective_it_is(asked_by: tuple[str,
         ("Cijk_Ailk_Bljk_SB_MT128x128x16_MI32x32x2x1", 1.0),
         ("cutlass_80_tensorop_s1688gemm_128x128_32x3_nn_align4", 0.5),
         ("sm80_xmma_gemm_f32f32_tf32f32_f32_tn_n_tilesize128x128x16", 0.5),
-        ("cutlass_tensorop_s1688fprop_optimized_tf32_64x64_16x10_nhwc_align4", 0.5),
-        ("Cijk_Alik_Bljk_S_MX_B_UserArgs_MT128x160x64_MI16x16x1_SN", 0.5),
         ("turing_fp16_s1688gemm_fp16_128x128_ldg8_f2f_tn", None),
-        ("turing_fp16_s1688cudnn_fp16_128x128_ldg8_relu_f2f_exp_small_nhwc_tn_v1", None),
-        ("cutlass_75_tensorop_bf16_s1688gemm_bf16_64x64_nn_align1", None),
         ("volta_sgemm_fp16_128x64_nn", None),
         ("ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_32x5_tn", None),
-        ("volta_fp16_s884gemm_fp16_128x128_ldg8_f2f_nn", None),
-        ("turing_h1688gemm_128x128_ldg8_stages_32x1_nn", None),
         ("Cijk_Ailk_Bljk_HHS_BH_MT128x128x32", None),
-        ("nvjet_tst_192x192_64x3_2x1_v_bz_coopB_NNN", None),
+        (GEMM, None),
+        ("volta_dgemm_64x64_nn", 1.0),  # in float64
+        ("void at::native::reduce_kernel<512, 1, at::native::ReduceOp<double, 4>>()", 1.0),
+        ("void copy_kernel<double2, 4>(double2*)", None),  # 16 bytes at once, of anything
     ],
 )
-def test_matrix_products_in_single_precision(kernel: str, saves: float | None):
+def test_kernels_in_more_bits_than_they_need(kernel: str, saves: float | None):
     report = read(busy_steps(kernel=kernel))
     assert [(advice.lesson, advice.saves) for advice in report.plan] == ([("mixed_precision", saves)] if saves else [])
 
@@ -313,12 +269,9 @@ def test_matrix_products_in_single_precision(kernel: str, saves: float | None):
 @pytest.mark.parametrize(
     ("gpu", "how"),
     [
-        ({"name": "NVIDIA A100-SXM4-40GB"}, "autocast to bfloat16"),
-        ({"name": "some card", "computeMajor": 9, "computeMinor": 0}, "autocast to bfloat16"),
+        ({"computeMajor": 9, "computeMinor": 0}, "autocast to bfloat16"),
         ({"name": "Tesla V100-SXM2-16GB"}, "autocast to float16, with a GradScaler"),
-        ({"name": "Tesla T4"}, "autocast to float16, with a GradScaler"),
-        ({"name": "Tesla P100-PCIE-16GB"}, None),
-        ({"name": "AMD Radeon Graphics"}, "autocast"),
+        ({"computeMajor": 6, "computeMinor": 0}, None),
         ({"name": "some card"}, "autocast"),
     ],
 )
@@ -332,12 +285,6 @@ def test_16_bits_are_of_a_type_that_the_gpu_computes_in(gpu: dict[str, Any], how
     assert all(advice.saves == 1 and "of elementwise kernels half can go" in advice.because for advice in found)
 
 
-@pytest.mark.parametrize(("gpu", "saves"), [("Tesla T4", []), ("NVIDIA A100-SXM4-40GB", [0.5])])
-def test_there_is_no_tf32_on_older_gpus(gpu: str, saves: list[float]):
-    made = busy_steps(kernel="cutlass_tensorop_s1688gemm_128x128_32x3_nn_align4")
-    assert [advice.saves for advice in read(made, deviceProperties=[{"id": 0, "name": gpu}]).plan] == saves
-
-
 SOFTMAX = "void (anonymous namespace)::softmax_warp_forward<float, float, float, 10, {}, false>(float*, float const*)"
 
 
@@ -345,12 +292,7 @@ SOFTMAX = "void (anonymous namespace)::softmax_warp_forward<float, float, float,
     ("kernel", "naive"),
     [
         (SOFTMAX.format("false"), True),
-        ("void at::native::(anonymous namespace)::cunn_SoftMaxForward<4, float, float, float>(float*)", True),
         (SOFTMAX.format("true"), False),  # a log-softmax: the loss
-        (
-            "void at::native::cunn_SoftMaxForward<4, float, float, float, at::native::LogSoftMaxForwardEpilogue>()",
-            False,
-        ),
         ("void pytorch_flash::flash_fwd_kernel<softmax>(Flash_fwd_params)", False),
     ],
 )
@@ -361,9 +303,8 @@ def test_attention_in_single_kernels(kernel: str, naive: bool):
         made.step(number, start, 1000)
         for place, name in enumerate((GEMM, kernel, "dropout", GEMM, "layer_norm", "layer_norm", "layer_norm", "x")):
             made.work(name, start + 1000 + 125 * place, 125, launched=start + place)
-    assert [(advice.lesson, advice.saves) for advice in read(made).plan] == (
-        [("flash_attention", 0.5)] if naive else []
-    )
+    found = [(advice.lesson, advice.saves) for advice in read(made).plan]
+    assert found == ([("flash_attention", 0.5)] if naive else [])
 
 
 @pytest.mark.parametrize(
@@ -401,9 +342,6 @@ def test_runs_of_elementwise_kernels_and_not_single_ones():
     assert made((GEMM, POINTWISE, GEMM, POINTWISE, GEMM)).plan == ()
 
 
-# Steps
-
-
 def test_kinds_of_steps_are_not_averaged():
     made = MadeUp()
     for number in range(6):
@@ -415,7 +353,7 @@ def test_kinds_of_steps_are_not_averaged():
         for extra in range(number % 2 * 3):
             made.work("update", start + 1000 + extra, 1, launched=start + 12)
     report = read(made)
-    assert {column.name for column in report.reading.columns} == {"steps 11, 13 and 15", "steps 10, 12 and 14"}
+    assert {column.name for column in report.found.groups} == {"steps 11, 13 and 15", "steps 10, 12 and 14"}
     assert only(report).saving == "at most 10% of steps 11, 13 and 15, and at most 4% of steps 10, 12 and 14"
     text = repr(report)
     assert "steps 11, 13 and 15" in text
@@ -426,7 +364,7 @@ def test_a_first_step_that_warms_up_and_a_last_one_that_is_cut_are_left_out():
     made = busy_steps(count=5)
     made.events = [e for e in made.events if not (e.get("cat") == "kernel" and e["ts"] - made.zero >= 5250)]
     report = read(made)
-    assert report.reading.columns[0].name == "steps 5 to 8"
+    assert report.found.groups[0].name == "steps 5 to 8"
     assert "Step 9, the last, is left out" in " ".join(report.card().notes)
 
     slow = MadeUp()
@@ -434,17 +372,8 @@ def test_a_first_step_that_warms_up_and_a_last_one_that_is_cut_are_left_out():
         slow.step(number, start, lasts)
         slow.work(GEMM, start + 10_000, lasts, launched=start + 5)
     report = read(slow)
-    assert report.reading.columns[0].name == "steps 1 to 3"
+    assert report.found.groups[0].name == "steps 1 to 3"
     assert "Step 0, the first, is left out: it is slower" in " ".join(report.card().notes)
-
-
-def test_the_span_that_was_read_is_named():
-    made = busy_steps(count=3)
-    for number in range(3):  # what the GPU's side marks is a part of the step: Python's thread alone
-        made.event("gpu_user_annotation", f"ProfilerStep#{number + 5}", 1000 * number + 1000, 250, 7, device=0)
-    card = read(made).card()
-    assert "Steps as the GPU saw them: from the first work of a step to the first of the next" in card.provenance
-    assert "1.00 ms" in card.words
 
 
 def test_marks_on_the_gpus_side_serve_where_no_call_was_recorded():
@@ -457,18 +386,6 @@ def test_marks_on_the_gpus_side_serve_where_no_call_was_recorded():
     assert share(report, places.UNKNOWN) > 0.2
     assert report.plan == ()
     assert "No launches were recorded" in report.card().warning
-
-
-def test_the_start_of_a_program_is_no_late_launch():
-    made = MadeUp()
-    made.event("cuda_runtime", "cudaDeviceGetStreamPriorityRange", 0, 5_000_000)
-    for place in range(20):
-        made.work(f"kernel_{place}", 5_100_000 + 100_000 * place, 100, launched=5_099_990 + 100_000 * place)
-    report = read(made)
-    assert report.plan == ()
-    assert share(report, places.START) > 0.99
-    assert "No step is marked" in report.card().warning
-    assert "schedule(" in report.card().warning
 
 
 def test_the_largest_part_is_told_first_and_why_or_that_nobody_knows():
@@ -486,69 +403,43 @@ def test_the_largest_part_is_told_first_and_why_or_that_nobody_knows():
     assert report.card().warning == ""
 
 
-def one_long_launch(steps: int, slow: tuple[int, ...], call: str = "cudaLaunchKernel", inside: float = 0) -> MadeUp:
+def one_long_launch(steps: int, slow: tuple[int, ...], call: str = "cudaLaunchKernel") -> MadeUp:
     made, at = MadeUp(), 0.0
     for number in range(steps):
         begin = at
         for kernel in range(14):
             lasts = 6600.0 if number in slow and kernel == 9 else 12.0
             made.op("aten::mm", at, lasts + 6)
-            made.work(GEMM, at + lasts + 2, 8, launched=at, call=call, call_lasts=lasts * (1 - inside))
+            made.work(GEMM, at + lasts + 2, 8, launched=at, call=call, call_lasts=lasts)
             at += lasts + 40
         made.step(number + 1, begin, at - begin)
     return made
 
 
 @pytest.mark.parametrize(
-    ("call", "how"),
-    [
-        ("hipLaunchKernel", " (mode='reduce-overhead')"),
-        ("cuLaunchKernelEx", ", with CUDA graphs (mode='reduce-overhead')"),
-        ("urEnqueueKernelLaunch", ""),
-    ],
+    ("call", "how"), [("hipLaunchKernel", ""), ("cuLaunchKernelEx", ", with CUDA graphs (mode='reduce-overhead')")]
 )
-def test_what_launches_less_depends_on_the_maker(call: str, how: str):
-    assert only(read(one_long_launch(4, (), call))).change == f"launch less: compile the step{how}"
+def test_launches_are_fewer_in_cuda_graphs_where_there_is_cuda(call: str, how: str):
+    advice = only(read(one_long_launch(4, (), call)))
+    assert advice.change == f"launch less: compile the step{how}"
+    assert "A larger batch, if memory is left, gives each launch more to do." in advice.because
 
 
-@pytest.mark.parametrize(("call", "inside"), [("hipLaunchKernel", 0), ("cuLaunchKernelEx", 0.99)])
 @pytest.mark.parametrize("marked", [True, False])
-def test_what_is_mostly_a_first_use_gets_no_plan(call: str, inside: float, marked: bool):
-    made = one_long_launch(1, (0,), call, inside)
+def test_what_is_mostly_a_first_use_gets_no_plan(marked: bool):
+    made = one_long_launch(1, (0,), "hipLaunchKernel")
     made.events = [event for event in made.events if marked or event.get("cat") != "user_annotation"]
     report = read(made)
     assert "is idle: start, or first use (9" in report.card().words
     how = ", with schedule(wait=5, warmup=3, active=8, repeat=1)." if marked else "."
     assert report.card().words.endswith(f"a first use, as it seems, which loads code. Record later steps{how}")
+    assert ("No step is marked" in report.card().warning) == (not marked)
     assert report.plan == ()
 
 
-def test_a_first_use_in_one_kind_of_steps_leaves_the_plan_to_the_others():
-    made = one_long_launch(8, (1,))
-    (fifth,) = (event["ts"] for event in made.events if event["name"] == "ProfilerStep#5")
-    for event in made.events:
-        event["name"] = event["name"].replace(GEMM, "other" if event.get("ts", 0) >= fifth else GEMM)
-    report = read(made)
-    assert only(report).change.startswith("launch less")
-    assert only(report).saving.endswith("of steps 5 to 8")
-    assert " Of the other steps, change first: launch less" in report.card().words
-
-
 def test_long_launches_in_each_step_are_no_first_use():
-    report = read(one_long_launch(4, (0, 1, 2, 3)))
-    assert share(report, places.START) == 0
-    assert share(report, places.LAUNCH) > 0.9
+    assert share(read(one_long_launch(4, (0, 1, 2, 3))), places.LAUNCH) > 0.9
     assert share(read(one_long_launch(4, (2,))), places.START) > 0.5
-
-
-def test_one_long_wait_may_be_a_compilation():
-    made = MadeUp()
-    made.step(1, 0, 13.3e6)
-    made.op("aten::mm", 10, 13.2e6)
-    made.work("triton_poi_fused_0", 13.25e6, 50, launched=13.25e6 - 10)
-    advice = only(read(made))
-    assert advice.change == "find what the CPU did in one wait of 13.2 s, such as compiling"
-    assert "If it is a first use, later steps do without." in advice.because
 
 
 @pytest.mark.parametrize("gpu", [True, False])
@@ -559,7 +450,6 @@ def test_compiling_is_told_as_such(gpu: bool, steps: int):
         start = 10_000 * number
         made.step(number, start, 10_000)
         made.op("_compile.compile_inner (dynamo_timed)", start + 10, 7000)
-        made.op("aten::mm", start + 100, 500)
         made.op("aten::mm", start + 7100, 2900)
         if gpu:
             made.work(GEMM, start + 7110, 2890, launched=start + 7105)
@@ -573,9 +463,6 @@ def test_compiling_is_told_as_such(gpu: bool, steps: int):
         assert "That is torch.compile's own work" in report.card().words
 
 
-# Devices and makers
-
-
 def test_several_gpus_in_one_trace_each_have_a_column():
     made = MadeUp()
     for number in range(4):
@@ -585,102 +472,67 @@ def test_several_gpus_in_one_trace_each_have_a_column():
         made.work(GEMM, start + 1010, 500, launched=start + 3, device=1)
         made.work(ALL_REDUCE, start + 1510, 490, launched=start + 4, device=1)
     report = read(made)
-    assert [column.name for column in report.reading.columns] == ["GPU 0, steps 0 to 3", "GPU 1, steps 0 to 3"]
+    assert [column.name for column in report.found.groups] == ["GPU 0, steps 0 to 3", "GPU 1, steps 0 to 3"]
     assert "GPU 1, steps 0 to 3" in only(report).saving
     assert share(report, places.SENDS, 1) == pytest.approx(0.49, abs=0.01)
 
 
-# The CPU alone
-
-CPU_ONLY: dict[str, Any] = {"deviceProperties": []}
-WITH_GPU: dict[str, Any] = {"deviceProperties": [{"id": 0, "name": "H100"}]}
-
-
-def cpu_trace(**parts: float) -> MadeUp:
-    made = MadeUp()
-    for number in range(3):
-        start = 10_000.0 * number
-        made.step(number, start, 10_000)
-        made.op("aten::addmm", start + 5000, 5000)
-        if "loads" in parts:
-            made.mark("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", start, parts["loads"])
-            made.op("aten::stack", start + 10, 100)
-        if "sends" in parts:
-            made.mark("gloo:all_reduce", start, parts["sends"], tid=2)
-    return made
-
-
-FETCHES = 32
-
-
 @pytest.mark.parametrize(
-    ("each", "decodes", "loader", "change"),
+    ("each", "loader", "change"),
     [
-        (30, False, "SingleProcess", "index the tensors once a batch, not sample by sample"),
-        (300, False, "SingleProcess", "load batches in worker processes (num_workers)"),  # read from a file, say
-        (30, True, "SingleProcess", "load batches in worker processes (num_workers)"),
-        (30, False, "MultiProcessing", "give the DataLoader more workers, or less work"),
+        (30, "SingleProcess", "index the tensors once a batch, not sample by sample"),
+        (300, "SingleProcess", "load batches in worker processes (num_workers)"),  # read from a file, say
+        (30, "MultiProcessing", "give the DataLoader more workers, or less work"),
     ],
 )
 @pytest.mark.parametrize("gpu", [True, False])
-def test_a_loader_is_told_what_its_samples_need(each: float, decodes: bool, loader: str, change: str, gpu: bool):
-    made = MadeUp()
-    lasts = each * FETCHES + 500
+def test_a_loader_is_told_what_its_samples_need(each: float, loader: str, change: str, gpu: bool):
+    made, alone = MadeUp(), loader == "SingleProcess"
+    lasts = each * 32 + 500
     for number in range(3):
         start = lasts * number
         made.step(number, start, lasts)
-        made.mark(f"enumerate(DataLoader)#_{loader}DataLoaderIter.__next__", start, each * FETCHES)
+        made.mark(f"enumerate(DataLoader)#_{loader}DataLoaderIter.__next__", start, each * 32)
         made.event("python_function", "train.py(9): main", start, lasts)
-        for sample in range(FETCHES if loader == "SingleProcess" else 0):
+        for sample in range(32 if alone else 0):
             made.op("aten::select", start + each * sample, 2)
             made.event("python_function", "data.py(7): __getitem__", start + each * sample + 0.5, each - 1)
-            if decodes:
-                made.op("aten::upsample_bilinear2d", start + each * sample + 3, each - 5)
         made.op("aten::addmm", start + lasts - 490, 490)
         if gpu:
             made.work(GEMM, start + lasts - 480, 480, launched=start + lasts - 485)
     advice = read(made).plan[0]
     assert (advice.lesson, advice.change) == ("data_loading", change)
-    assert advice.saves == pytest.approx(each * FETCHES / lasts, abs=0.02)
-    assert ("most of that in data.py(7): __getitem__" in advice.because) == (loader == "SingleProcess")
+    assert advice.saves == pytest.approx(each * 32 / lasts, abs=0.02)
+    assert ("most of that in data.py(7): __getitem__" in advice.because) == alone
     assert ("aten::select 32 times a step: it fetches samples one by one" in advice.because) == ("once" in change)
 
 
 @pytest.mark.parametrize(("beside", "sends"), [(0, 0.45), (500, 0.4)])
 def test_a_cpu_that_waits_for_another_rank(beside: float, sends: float):
-    made = cpu_trace(sends=4500)
+    made = MadeUp()
     for number in range(3):
-        made.op("aten::mm", 10_000 * number, beside, tid=3)  # what a third thread computes hides it
-    report = read(made, **CPU_ONLY)
+        start = 10_000 * number
+        made.step(number, start, 10_000)
+        made.op("aten::addmm", start + 5000, 5000)
+        made.mark("gloo:all_reduce", start, 4500, tid=2)
+        made.op("aten::mm", start, beside, tid=3)  # what a third thread computes hides it
+    report = read(made)
     assert share(report, COMMUNICATION) == pytest.approx(sends)
     assert only(report).lesson == "ddp"
     assert "waited for communication (all_reduce)" in only(report).because
 
 
-def test_pythons_time_is_a_note_and_no_advice():
-    made = cpu_trace()
-    made.mark("Optimizer.step#SGD.step", 100, 10)
-    report = read(made)
-    assert report.plan == ()
-    notes = " ".join(report.card().notes)
-    assert "In 50% of the time nothing was recorded" in notes
-    assert "no backward pass is" in notes
-    assert "Record with with_stack=True" in notes
-    assert "It was recorded with stacks" not in notes
-    assert "Nothing stands out" not in report.card().words
-
-
-UNKNOWN = "Record with with_stack=True to see where. Of what is known, change first: "
-
-
 @pytest.mark.parametrize(
     ("loads", "python", "stack", "words"),
     [
-        (800, 7800, "", f"is Python, or nothing recorded (78%). {UNKNOWN}"),
+        (
+            800,
+            7800,
+            "",
+            "is Python, or nothing recorded (78%). Record with with_stack=True to see where. Of what is known",
+        ),
         (800, 7800, "g.py(23): slow", "recorded (78%), most of it in g.py(23): slow. Of what is known, change "),
-        (800, 7800, "torch/a.py(23): slow", "is Python, or nothing recorded (78%). Of what is known, change first: "),
-        (800, 4000, "", f"is operators (52%), and 40% is Python, or nothing recorded. {UNKNOWN}"),
-        (800, 700, "", "is operators (85%). To change first: "),
+        (800, 4000, "", "is operators (52%), and 40% is Python, or nothing recorded. Record with "),
         (3000, 2500, "", "is operators (45%). To change first: "),
     ],
 )
@@ -693,10 +545,10 @@ def test_pythons_time_is_told_before_a_plan_that_saves_less(loads: float, python
         made.op("aten::addmm", start + loads + python, 10_000 - loads - python)
         if stack:
             made.event("python_function", stack, start + loads, python)
-    report = read(made)
-    assert words in report.card().words
-    assert report.card().words.endswith("load batches in worker processes (num_workers).")
-    assert only(report).saves == pytest.approx(loads / 10_000)
+    card = read(made).card()
+    assert words in card.words
+    assert card.words.endswith("load batches in worker processes (num_workers).")
+    assert f"In {python / 100:.0f}% of the time nothing was recorded" in " ".join(card.notes)
 
 
 def batch_by_hand(own: int, layers: int, frozen: int = 0, stacks: bool = False, gpu: bool = False) -> MadeUp:
@@ -758,17 +610,6 @@ def test_many_small_operators_of_which_the_trace_does_not_tell_whose_they_are():
     assert "Whether they are the model's, or your own code's around it" in advice.because
 
 
-@pytest.mark.parametrize(("kernel", "larger"), [(4, True), (95, False)])
-def test_a_larger_batch_is_named_where_launches_hold_up_a_small_one(kernel: float, larger: bool):
-    made = MadeUp()
-    for number in range(4):
-        made.step(number, 2000 * number, 2000)
-        for place in range(20):
-            at = 2000 * number + 100 * place
-            made.work(GEMM, at + 100 - kernel, kernel, launched=at + 92 - kernel)
-    assert ("A larger batch, if memory is left" in only(read(made)).because) == larger
-
-
 @pytest.mark.parametrize("fused", [False, True])
 def test_an_optimizer_of_many_operators_on_a_cpu(fused: bool):
     made = MadeUp()
@@ -782,9 +623,6 @@ def test_an_optimizer_of_many_operators_on_a_cpu(fused: bool):
         made.op("aten::_fused_adamw_" if fused else "aten::addcdiv_", start + 9100, 800)
     report = read(made)
     assert [advice.lesson for advice in report.plan] == ([] if fused else ["torch_compile"])
-
-
-# What takes most, by name
 
 
 def test_the_kernels_that_take_most_are_named_without_copies_and_communication():
@@ -806,51 +644,6 @@ def test_the_kernels_that_take_most_are_named_without_copies_and_communication()
     assert "Of the kernels" not in " ".join(read(dry(900)).card().notes)
 
 
-# Double precision
-
-
-@pytest.mark.parametrize(
-    ("kernel", "double"),
-    [
-        ("volta_dgemm_64x64_nn", True),
-        ("cutlass_80_tensorop_d884gemm_64x64_16x4_nn_align1", True),
-        ("void at::native::reduce_kernel<512, 1, at::native::ReduceOp<double, 4>>()", True),
-        ("Cijk_Ailk_Bljk_DB_MT64x64x8", True),
-        ("void copy_kernel<double2, 4>(double2*)", False),  # 16 bytes at once, of anything
-        ("void pow_tensor_scalar_kernel_impl<float, double>()", False),
-        ("triton_poi_fused_f640", False),
-    ],
-)
-def test_kernels_in_double_precision(kernel: str, double: bool):
-    made = busy_steps()
-    for number in range(4):  # on another stream, beside the rest: no more than they last
-        made.work(kernel, 1000 * number + 1100, 300, launched=1000 * number + 50, stream=20)
-    report = read(made)
-    found = [(advice.lesson, advice.saving) for advice in report.plan]
-    assert found == ([("mixed_precision", "at most 30% of a step")] if double else [])
-
-
-@pytest.mark.parametrize(
-    ("types", "sizes", "double"),
-    [
-        (["float", "double"], [[8, 8], [8, 8]], True),
-        (["float", "double"], [[8, 8], []], False),  # times a number of Python's
-        ("double", 5, False),
-    ],
-)
-def test_operators_in_double_precision(types: Any, sizes: Any, double: bool):
-    made = MadeUp()
-    for number in range(3):
-        made.step(number, 1000 * number, 1000)
-        made.op("aten::mm", 1000 * number, 300, **{"Input type": types, "Input Dims": sizes})
-        made.op("aten::relu", 1000 * number + 300, 700)
-    found = [(advice.lesson, advice.saving) for advice in read(made).plan]
-    assert found == ([("mixed_precision", "at most 30% of a step")] if double else [])
-
-
-# Anything at all
-
-
 @st.composite
 def any_trace(draw: st.DrawFn) -> MadeUp:
     made = MadeUp()
@@ -870,32 +663,19 @@ def any_trace(draw: st.DrawFn) -> MadeUp:
     return made
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(any_trace())
 def test_every_microsecond_has_one_place(made: MadeUp):
     try:
         report = read(made)
-    except TraceError as error:
+    except TraceFileError as error:
         assert "no work of a GPU that took any time" in str(error)  # noqa: PT017 - not every example fails
         return
-    for column in report.reading.columns:
-        assert all(value >= -1e-6 for each in column.shares for value in each.places.values())
-        assert all(each.get(places.HIDDEN) <= each.lasts + 1e-6 for each in column.shares)
+    for column in report.found.groups:
+        assert all(value >= -1e-6 for each in column.steps for value in each.places.values())
+        assert all(each.get(places.HIDDEN) <= each.lasts + 1e-6 for each in column.steps)
     for advice in report.plan:
         assert 0 < (advice.saves or 0) <= 1
-
-
-def test_reading_needs_the_standard_library_alone():
-    program = """
-import sys
-for name in ("numpy", "torch", "pandas", "matplotlib", "scipy", "cattrs", "jinja2", "tqdm"):
-    sys.modules[name] = None
-from own_program.traces.report import read_trace
-print(read_trace(sys.stdin.buffer.read()))
-"""
-    done = subprocess.run([sys.executable, "-c", program], input=busy_steps().gz(), capture_output=True, check=False)
-    assert done.stderr == b""
-    assert done.stdout.startswith(b"Nothing stands out")
 
 
 def test_a_wait_belongs_to_the_programs_function_that_waits():
@@ -915,9 +695,6 @@ def test_a_wait_belongs_to_the_programs_function_that_waits():
     assert "Most of it in mine/data.py(8): batches." in " ".join(card.notes)
     assert "It was recorded with stacks, which make Python slower: without them a step is shorter" in card.notes[-1]
     assert "a recording without them" not in repr(card)
-
-
-# Others' traces
 
 
 def test_a_trace_of_rocm_ties_calls_to_kernels_by_their_external_id():
@@ -970,10 +747,8 @@ def test_a_host_that_does_other_work_than_launching_is_not_told_to_launch_less()
         (500, "let the program run ahead of the GPU"),
     ],
 )
-@pytest.mark.parametrize("stacks", [True, False])
-def test_after_a_synchronisation_a_slow_host_is_told_from_one_that_only_waited(slow: float, change: str, stacks: bool):
-    made = MadeUp()
-    lasts = 1000 + slow
+def test_after_a_synchronisation_a_slow_host_is_told_from_one_that_only_waited(slow: float, change: str):
+    made, lasts = MadeUp(), 1000 + slow
     for number in range(5):
         start = lasts * number
         made.step(number, start, lasts)
@@ -981,15 +756,11 @@ def test_after_a_synchronisation_a_slow_host_is_told_from_one_that_only_waited(s
             made.work(GEMM, start + 10 + 99 * kernel, 99, launched=start + 1 + kernel)
         made.op("aten::item", start + 20, 982)
         made.event("cuda_runtime", "cudaStreamSynchronize", start + 21, 980)
-        if stacks:
-            made.event("python_function", "data.py(8): augment", start + 1002, slow - 10)
-    report = read(made)
-    advice = only(report)
+        made.event("python_function", "data.py(8): augment", start + 1002, slow - 10)
+    advice = only(read(made))
     assert advice.change == change
     assert advice.saves == pytest.approx(slow / lasts, rel=0.03)
-    if slow > 1000:
-        assert ("most of that time in data.py(8): augment, made" in advice.because) == stacks
-        assert ("Record with with_stack=True" in advice.because) == (not stacks)
+    assert ("most of that time in data.py(8): augment, made" in advice.because) == (slow > 1000)
 
 
 def test_time_between_two_recordings_belongs_to_no_step():
@@ -1000,20 +771,7 @@ def test_time_between_two_recordings_belongs_to_no_step():
             made.work(GEMM, 1000 * number + 100 * kernel + 5, 95, launched=1000 * number + kernel)
     report = read(made)
     assert report.plan == ()
-    assert report.reading.columns[0].mean(lambda shares: shares.lasts) == pytest.approx(1000, abs=1)
-
-
-def test_steps_on_more_data_are_a_kind_of_their_own_though_they_run_the_same_kernels():
-    made = MadeUp()
-    at = 0.0
-    for number in range(8):
-        lasts = 3000.0 if number % 2 else 1000.0
-        made.step(number, at, lasts)
-        for kernel in range(10):
-            made.work(GEMM, at + 1 + kernel * lasts / 10, lasts / 10 - 1, launched=at + kernel / 10)
-        at += lasts
-    names = [column.name for column in read(made).reading.columns]
-    assert names == ["steps 1, 3, 5 and 7", "steps 0, 2, 4 and 6"]
+    assert report.found.groups[0].mean(lambda shares: shares.lasts) == pytest.approx(1000, abs=1)
 
 
 def test_what_happened_once_is_said_to_have_happened_once():
@@ -1028,96 +786,30 @@ def test_what_happened_once_is_said_to_have_happened_once():
     assert "most of it in step 5 alone." in only(read(made)).because
 
 
-def test_noise_makes_no_kinds():
-    made = MadeUp()
-    at = 0.0
-    for number, lasts in enumerate([1000.0, 1150, 1320, 1010, 1180, 1290]):
-        made.step(number, at, lasts)
-        made.work(GEMM, at + 1, lasts - 1, launched=at)
-        at += lasts
-    assert len(read(made).reading.columns) == 1
-
-
-def test_there_is_no_plan_from_a_file_that_breaks_off():
-    made = dry(300, count=4)
-    assert read(made).plan
-    report = read_trace(made.json()[:-300])
-    assert isinstance(report, TraceReport)
-    assert share(report, places.LAUNCH) > 0.1
-    assert report.plan == ()
-    assert "no plan" in report.card().words
-    assert "ends in the middle" in report.card().warning
-
-
-@pytest.mark.parametrize("marked", [True, False])
-def test_a_file_that_breaks_off_before_the_gpus_part_is_not_told_how_to_record(marked: bool):
-    made = MadeUp()
-    for number in range(3):
-        made.op("aten::mm", 1000 * number, 300)
-        if marked:
-            made.step(number, 1000 * number, 1000)
-    made.event("cuda_runtime", "cudaLaunchKernel", 400, 2, correlation=1)
-    whole = made.json(deviceProperties=[{"id": 0, "name": "H100"}])
-    assert "activities=[" in read_trace(whole).card().warning
-    card = read_trace(whole[:-2]).card()
-    assert "as far as the file goes" in card.words
-    assert "No work of a GPU is in what was read: it may be in what is missing." in card.warning
-    assert ("No step is marked" in card.warning) is not marked
-    for advice in ("activities", "with_stack", "Python's own work", "what the GPU did is not in the file"):
-        assert advice not in repr(card)
-    with pytest.raises(TraceError, match=r"holds no work of a GPU, and the other does. It ends in the middle"):
-        read_trace(busy_steps().json(), whole[:-2])
-
-
-def test_ranks_in_one_file_are_not_told_as_one_program():
-    made = busy_steps()
-    other = busy_steps()
-    for event in other.events:
-        event["pid"] = 2
-    made.events += other.events
-    with pytest.raises(TraceError, match="2 programs, merged"):
-        read(made)
-
-
-# What torch itself writes
-
-
-@pytest.fixture
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # others may be busy, and small products wait for them
-    yield
-    torch.set_num_threads(threads)
-
-
-@pytest.mark.parametrize("stacks", [False, True])
-@pytest.mark.parametrize(
-    ("case", "change"),
-    [
-        ("anomaly", "switch anomaly mode off"),
-        ("by hand", "call fewer operators outside the model, each on more data"),
-        ("in memory", "index the tensors once a batch, not sample by sample"),
-        ("small layers", "fuse small operators: compile the model"),
-    ],
-)
-@pytest.mark.usefixtures("one_thread")
-def test_what_torch_records_is_understood(case: str, change: str, stacks: bool, tmp_path: Path):
-    model = nn.Sequential(
-        *(nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for _ in range(60 if case == "small layers" else 1))
-    )
-    samples = TensorDataset(torch.randn(600, 8), torch.randn(600, 8))
-    batches = iter(DataLoader(samples, batch_size=100)) if case == "in memory" else iter([samples[:50]] * 6)
-    path = tmp_path / "trace.json"
+def test_what_torch_records_is_understood(tmp_path: Path):
+    model, path = nn.Sequential(nn.Linear(8, 8), nn.Tanh()), tmp_path / "trace.json"
     when = schedule(wait=1, warmup=1, active=3, repeat=1)
     with (
-        torch.autograd.set_detect_anomaly(case == "anomaly"),
-        profile(
-            schedule=when, with_stack=stacks, on_trace_ready=lambda p: p.export_chrome_trace(str(path))
-        ) as profiler,
+        torch.autograd.set_detect_anomaly(True),
+        profile(schedule=when, with_stack=True, on_trace_ready=lambda p: p.export_chrome_trace(str(path))) as profiler,
     ):
-        for inputs, targets in batches:
-            if case == "by hand":
-                inputs = torch.stack([row + 1 for row in inputs for _ in range(6)])[:50]
+        for inputs, targets in DataLoader(TensorDataset(torch.randn(60, 8), torch.randn(60, 8)), batch_size=10):
             functional.mse_loss(model(inputs), targets).backward()
             profiler.step()
-    assert read_trace(path).plan[0].change == change
+    report = read_trace(path)
+    assert [advice.change for advice in report.plan] == ["switch anomaly mode off"]
+    assert sum(len(group.steps) for group in report.found.groups) + len(report.found.cpu.steps.notes) == 3
+    assert report.found.share("loading data") > 0
+    assert "It was recorded with stacks" in report.card().notes[-1]
+
+
+def test_a_gpu_of_which_nothing_was_recorded_gets_no_plan_but_how_to_record_it():
+    made = MadeUp()
+    for number in range(3):
+        made.step(number, 1000 * number, 1000)
+        for place in range(30):
+            made.op("aten::add", 1000 * number + 30 * place, 10)
+    card = read(made, deviceProperties=[{"id": 0, "name": "H100"}]).card()
+    assert card.words.endswith("what the GPU did is not in the file.")
+    assert "Record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]." in card.warning
+    assert card.plan == ()

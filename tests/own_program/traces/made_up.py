@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Iterator
 from typing import Any
 
 GEMM = "nvjet_tst_192x192_64x3_2x1_v_bz_coopB_NNN"
@@ -36,6 +37,12 @@ class MadeUp:
     def step(self, number: int, start: float, lasts: float) -> None:
         """The profiler's mark of a step, on the CPU."""
         self.event("user_annotation", f"ProfilerStep#{number}", start, lasts)
+
+    def steps(self, count: int = 4, lasts: float = 1000) -> Iterator[float]:
+        """Mark steps, one after the other; the start of each."""
+        for number in range(count):
+            self.step(number, lasts * number, lasts)
+            yield lasts * number
 
     def mark(self, name: str, start: float, lasts: float, tid: Any = 1) -> None:
         """An annotation on the CPU."""

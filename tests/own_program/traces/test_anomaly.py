@@ -30,17 +30,16 @@ def check(made: MadeUp, start: float, lasts: float = 30, tid: int = 1) -> None:
 def backward(checked: Callable[[int], bool], inside: bool = False) -> MadeUp:
     """Steps of 10 ms: a forward pass of 5 ms, ten nodes of 400 us, and a check after their work or inside of it."""
     made = MadeUp()
-    for number in range(4):
-        made.step(number, 10_000 * number, 10_000)
-        made.op("aten::addmm", 10_000 * number, 5000)
+    for start in made.steps(4, 10_000):
+        made.op("aten::addmm", start, 5000)
         for node in range(10):
-            start = 10_000 * number + 5000 + 400 * node
-            made.op(NODE + "MmBackward0", start, 400)
-            made.op("MmBackward0", start + 1, 350 if inside else 300)
-            made.op("aten::mm", start + 2, 290)
+            at = start + 5000 + 400 * node
+            made.op(NODE + "MmBackward0", at, 400)
+            made.op("MmBackward0", at + 1, 350 if inside else 300)
+            made.op("aten::mm", at + 2, 290)
             if checked(node):
-                check(made, start + 310)
-        made.op(NODE + ACCUMULATES, 10_000 * number + 9000, 10)
+                check(made, at + 310)
+        made.op(NODE + ACCUMULATES, start + 9000, 10)
     return made
 
 

@@ -72,9 +72,7 @@ def test_what_the_gpu_does_not_wait_for_costs_nothing():
 def dry(gap: float, count: int = 3, **fill: Any) -> MadeUp:
     """Steps of 1000 us; each begins with a stretch of idle GPU, whose cause the caller adds."""
     made = MadeUp()
-    for number in range(count):
-        start = 1000.0 * number
-        made.step(number, start, 1000)
+    for start in made.steps(count):
         made.work(GEMM, start + gap, 1000 - gap, launched=start + gap - 3, **fill)
     return made
 
@@ -112,12 +110,11 @@ def test_what_holds_the_gpu_up_before_a_launch():
 )
 def test_copies_by_their_kind(name: str, place: str, lesson: str):
     made = MadeUp()
-    for number in range(3):
-        made.step(number, 1000 * number, 1000)
-        made.event("python_function", "model.py(12): forward", 1000 * number + 2, 500)
-        made.op("aten::contiguous", 1000 * number + 3, 4)
-        made.copy(name, 1000 * number + 1000, 100, launched=1000 * number + 5)
-        made.work(GEMM, 1000 * number + 1100, 900, launched=1000 * number + 10)
+    for start in made.steps(3):
+        made.event("python_function", "model.py(12): forward", start + 2, 500)
+        made.op("aten::contiguous", start + 3, 4)
+        made.copy(name, start + 1000, 100, launched=start + 5)
+        made.work(GEMM, start + 1100, 900, launched=start + 10)
     report = read(made)
     assert share(report, place) == pytest.approx(0.1)
     assert only(report).lesson == lesson
@@ -127,9 +124,7 @@ def test_copies_by_their_kind(name: str, place: str, lesson: str):
 
 def test_a_synchronisation_is_named_with_its_operator_and_line():
     made = MadeUp()
-    for number in range(4):
-        start = 1000.0 * number
-        made.step(number, start, 1000)
+    for start in made.steps():
         made.work(GEMM, start + 10, 690, launched=start + 5)
         made.event("python_function", "train.py(42): train", start + 1, 998)
         made.event("python_function", "/usr/lib/python3.11/site-packages/torch/_tensor.py(9): item", start + 15, 690)
@@ -183,9 +178,7 @@ def test_launches_that_are_late_since_the_cpu_had_waited_are_the_synchronisation
 )
 def test_the_operator_of_most_of_the_computing_is_named(kernel: str, lasts: float, words: str):
     made = MadeUp()
-    for number in range(4):
-        start = 1000 * number
-        made.step(number, start, 1000)
+    for start in made.steps():
         made.op(f"{NODE}IndexBackward0", start + 2, 20)
         made.op("aten::_index_put_impl_", start + 3, 15)
         made.work(kernel, start + 1000, lasts, launched=start + 5)
@@ -204,9 +197,7 @@ def test_no_more_communication_can_be_hidden_than_there_is_to_hide_it_behind(
     computes: float, sends: float, beside: float, saves: float | None
 ):
     made = MadeUp()
-    for number in range(4):
-        start = 1000 * number
-        made.step(number, start, 1000)
+    for start in made.steps():
         made.work(GEMM, start + 1000, computes, launched=start + 5)
         made.work(ALL_REDUCE, start + 1000 + computes - beside, sends, launched=start + 6, stream=20)
     plan = [advice for advice in read(made).plan if "communication" in advice.change]
@@ -229,9 +220,7 @@ def test_no_more_communication_can_be_hidden_than_there_is_to_hide_it_behind(
 )
 def test_who_asked_for_a_kernel_says_which_collective_it_is(asked_by: tuple[str, ...], argument: str, word: str):
     made = MadeUp()
-    for number in range(3):
-        start = 1000 * number
-        made.step(number, start, 1000)
+    for start in made.steps(3):
         made.work(GEMM, start + 1000, 800, launched=start + 5)
         for place, name in enumerate(asked_by):
             made.event("user_annotation" if "nccl" in name else "cpu_op", name, start + 10 + place, 20 - 2 * place)
@@ -298,9 +287,7 @@ SOFTMAX = "void (anonymous namespace)::softmax_warp_forward<float, float, float,
 )
 def test_attention_in_single_kernels(kernel: str, naive: bool):
     made = MadeUp()
-    for number in range(3):
-        start = 1000 * number
-        made.step(number, start, 1000)
+    for start in made.steps(3):
         for place, name in enumerate((GEMM, kernel, "dropout", GEMM, "layer_norm", "layer_norm", "layer_norm", "x")):
             made.work(name, start + 1000 + 125 * place, 125, launched=start + place)
     found = [(advice.lesson, advice.saves) for advice in read(made).plan]
@@ -316,9 +303,7 @@ def test_attention_in_single_kernels(kernel: str, naive: bool):
 )
 def test_an_optimizer_that_is_not_fused(kernel: str, plain: bool):
     made = MadeUp()
-    for number in range(3):
-        start = 1000 * number
-        made.step(number, start, 1000)
+    for start in made.steps(3):
         made.work(GEMM, start + 1000, 800, launched=start + 1)
         made.mark("Optimizer.step#AdamW.step", start + 100, 50)
         for place in range(5):
@@ -330,10 +315,9 @@ def test_an_optimizer_that_is_not_fused(kernel: str, plain: bool):
 def test_runs_of_elementwise_kernels_and_not_single_ones():
     def made(names: tuple[str, ...]) -> TraceReport:
         made = MadeUp()
-        for number in range(3):
-            made.step(number, 1000 * number, 1000)
+        for start in made.steps(3):
             for place, name in enumerate(names):
-                made.work(name, 1000 * number + 1000 + 200 * place, 200, launched=1000 * number + place)
+                made.work(name, start + 1000 + 200 * place, 200, launched=start + place)
         return read(made)
 
     advice = only(made((GEMM, POINTWISE, POINTWISE, GEMM, GEMM)))
@@ -390,10 +374,9 @@ def test_marks_on_the_gpus_side_serve_where_no_call_was_recorded():
 
 def test_the_largest_part_is_told_first_and_why_or_that_nobody_knows():
     made = MadeUp()
-    for number in range(4):
-        made.step(number, 1000 * number, 1000)
-        made.work(GEMM, 1000 * number + 1000, 200, launched=1000 * number + 1)
-        made.work("volta_sgemm_128x64_tn", 1000 * number + 1810, 190, launched=1000 * number + 3)
+    for start in made.steps():
+        made.work(GEMM, start + 1000, 200, launched=start + 1)
+        made.work("volta_sgemm_128x64_tn", start + 1810, 190, launched=start + 3)
     report = read(made)
     assert report.card().words.startswith(
         "The largest part of a step (1.00 ms) is idle: between launched kernels (61%); the GPU computes for 39%. The "
@@ -446,9 +429,7 @@ def test_long_launches_in_each_step_are_no_first_use():
 @pytest.mark.parametrize("steps", [1, 4])
 def test_compiling_is_told_as_such(gpu: bool, steps: int):
     made = MadeUp()
-    for number in range(steps):
-        start = 10_000 * number
-        made.step(number, start, 10_000)
+    for start in made.steps(steps, 10_000):
         made.op("_compile.compile_inner (dynamo_timed)", start + 10, 7000)
         made.op("aten::mm", start + 7100, 2900)
         if gpu:
@@ -465,9 +446,7 @@ def test_compiling_is_told_as_such(gpu: bool, steps: int):
 
 def test_several_gpus_in_one_trace_each_have_a_column():
     made = MadeUp()
-    for number in range(4):
-        start = 1000 * number
-        made.step(number, start, 1000)
+    for start in made.steps():
         made.work(GEMM, start + 1000, 1000, launched=start + 1)
         made.work(GEMM, start + 1010, 500, launched=start + 3, device=1)
         made.work(ALL_REDUCE, start + 1510, 490, launched=start + 4, device=1)
@@ -489,9 +468,7 @@ def test_several_gpus_in_one_trace_each_have_a_column():
 def test_a_loader_is_told_what_its_samples_need(each: float, loader: str, change: str, gpu: bool):
     made, alone = MadeUp(), loader == "SingleProcess"
     lasts = each * 32 + 500
-    for number in range(3):
-        start = lasts * number
-        made.step(number, start, lasts)
+    for start in made.steps(3, lasts):
         made.mark(f"enumerate(DataLoader)#_{loader}DataLoaderIter.__next__", start, each * 32)
         made.event("python_function", "train.py(9): main", start, lasts)
         for sample in range(32 if alone else 0):
@@ -510,9 +487,7 @@ def test_a_loader_is_told_what_its_samples_need(each: float, loader: str, change
 @pytest.mark.parametrize(("beside", "sends"), [(0, 0.45), (500, 0.4)])
 def test_a_cpu_that_waits_for_another_rank(beside: float, sends: float):
     made = MadeUp()
-    for number in range(3):
-        start = 10_000 * number
-        made.step(number, start, 10_000)
+    for start in made.steps(3, 10_000):
         made.op("aten::addmm", start + 5000, 5000)
         made.mark("gloo:all_reduce", start, 4500, tid=2)
         made.op("aten::mm", start, beside, tid=3)  # what a third thread computes hides it
@@ -538,9 +513,7 @@ def test_a_cpu_that_waits_for_another_rank(beside: float, sends: float):
 )
 def test_pythons_time_is_told_before_a_plan_that_saves_less(loads: float, python: float, stack: str, words: str):
     made = MadeUp()
-    for number in range(3):
-        start = 10_000.0 * number
-        made.step(number, start, 10_000)
+    for start in made.steps(3, 10_000):
         made.mark("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", start, loads)
         made.op("aten::addmm", start + loads + python, 10_000 - loads - python)
         if stack:
@@ -600,10 +573,9 @@ def test_a_models_own_small_operators_are(layers: int, frozen: int, stacks: bool
 
 def test_many_small_operators_of_which_the_trace_does_not_tell_whose_they_are():
     made = MadeUp()
-    for number in range(3):
-        made.step(number, 10_000 * number, 10_000)
+    for start in made.steps(3, 10_000):
         for place in range(500):
-            made.op("aten::add", 10_000 * number + 20 * place, 10)
+            made.op("aten::add", start + 20 * place, 10)
     advice = only(read(made))
     assert advice.change == "fuse small operators: compile the model"
     assert "500 operators a step took under 20 µs of their own" in advice.because
@@ -613,9 +585,7 @@ def test_many_small_operators_of_which_the_trace_does_not_tell_whose_they_are():
 @pytest.mark.parametrize("fused", [False, True])
 def test_an_optimizer_of_many_operators_on_a_cpu(fused: bool):
     made = MadeUp()
-    for number in range(3):
-        start = 10_000.0 * number
-        made.step(number, start, 10_000)
+    for start in made.steps(3, 10_000):
         made.op("aten::addmm", start + 1, 5999)
         made.mark("Optimizer.step#AdamW.step", start + 6000, 4000)
         for place in range(100):
@@ -627,9 +597,7 @@ def test_an_optimizer_of_many_operators_on_a_cpu(fused: bool):
 
 def test_the_kernels_that_take_most_are_named_without_copies_and_communication():
     made = MadeUp()
-    for number in range(3):
-        start = 1000 * number
-        made.step(number, start, 1000)
+    for start in made.steps(3):
         made.copy("Memcpy DtoD (Device -> Device)", start + 1000, 100, launched=start + 1)
         made.work(ALL_REDUCE, start + 1000, 300, launched=start + 2, stream=20)
         made.work(GEMM, start + 1300, 525, launched=start + 3)
@@ -680,9 +648,7 @@ def test_every_microsecond_has_one_place(made: MadeUp):
 
 def test_a_wait_belongs_to_the_programs_function_that_waits():
     made = MadeUp()
-    for number in range(4):
-        start = 10_000.0 * number
-        made.step(number, start, 10_000)
+    for start in made.steps(4, 10_000):
         made.event("python_function", "train.py(30): main", start, 10_000)
         made.event("python_function", "torch/utils/data/dataset.py(9): __getitem__", start + 1, 9000)
         made.event("python_function", "mine/data.py(8): batches", start + 2, 8998)
@@ -730,10 +696,9 @@ def test_a_graph_is_one_launch_and_is_not_advised_where_it_is_used():
 
 def test_a_host_that_does_other_work_than_launching_is_not_told_to_launch_less():
     made = MadeUp()
-    for number in range(4):
-        made.step(number, 1000 * number, 1000)
+    for start in made.steps():
         for kernel in range(2):
-            made.work(GEMM, 1000 * number + 500 * kernel + 200, 300, launched=1000 * number + 500 * kernel + 195)
+            made.work(GEMM, start + 500 * kernel + 200, 300, launched=start + 500 * kernel + 195)
     assert only(read(made)).change == "find what the CPU does between its launches, and do less of it"
     for start in range(0, 4000, 500):  # the same wait inside operators is a matter of operators
         made.op("aten::mm", start, 199)
@@ -749,9 +714,7 @@ def test_a_host_that_does_other_work_than_launching_is_not_told_to_launch_less()
 )
 def test_after_a_synchronisation_a_slow_host_is_told_from_one_that_only_waited(slow: float, change: str):
     made, lasts = MadeUp(), 1000 + slow
-    for number in range(5):
-        start = lasts * number
-        made.step(number, start, lasts)
+    for start in made.steps(5, lasts):
         for kernel in range(10):
             made.work(GEMM, start + 10 + 99 * kernel, 99, launched=start + 1 + kernel)
         made.op("aten::item", start + 20, 982)
@@ -805,10 +768,9 @@ def test_what_torch_records_is_understood(tmp_path: Path):
 
 def test_a_gpu_of_which_nothing_was_recorded_gets_no_plan_but_how_to_record_it():
     made = MadeUp()
-    for number in range(3):
-        made.step(number, 1000 * number, 1000)
+    for start in made.steps(3):
         for place in range(30):
-            made.op("aten::add", 1000 * number + 30 * place, 10)
+            made.op("aten::add", start + 30 * place, 10)
     card = read(made, deviceProperties=[{"id": 0, "name": "H100"}]).card()
     assert card.words.endswith("what the GPU did is not in the file.")
     assert "Record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]." in card.warning

@@ -77,13 +77,17 @@ class MadeUp:
         return gzip.compress(self.json(**header))
 
 
-def busy_steps(count: int = 4, lasts: float = 1000.0, kernel: str = GEMM, parts: int = 4) -> MadeUp:
-    """Steps of a GPU that always has something to do, since all is launched ahead of it."""
+def ahead(*kernels: tuple[str, float], count: int = 3) -> MadeUp:
+    """Steps of 1000 us with kernels of some duration, one after the other, all launched a step ahead of the GPU."""
     made = MadeUp()
-    for number in range(count):
-        start = number * lasts
-        made.step(number + 5, start, lasts)
-        for part in range(parts):
-            # The GPU is a step behind.
-            made.work(kernel, start + lasts + part * lasts / parts, lasts / parts, launched=start + 1 + part * 3)
+    for start in made.steps(count):
+        at = start + 1000
+        for place, (kernel, lasts) in enumerate(kernels):
+            made.work(kernel, at, lasts, launched=start + 5 + 4 * place)
+            at += lasts
     return made
+
+
+def busy_steps(count: int = 4, kernel: str = GEMM, parts: int = 4) -> MadeUp:
+    """Steps of a GPU that always has something to do."""
+    return ahead(*[(kernel, 1000 / parts)] * parts, count=count)

@@ -29,21 +29,13 @@ _OTHER_SIZES = 0.2  # by which the logarithms of tensors' sizes may differ: the 
 
 @dataclass
 class Change:
-    """One thing in steps of one kind, before and after, in microseconds a step.
+    """One thing in steps of one kind, before and after, in microseconds a step."""
 
-    Attributes:
-        what: a place of a step's time, what is told beside, or a step in all.
-        kind: the steps, in words.
-        before: step by step.
-        after: step by step.
-        step: how long a step took before.
-    """
-
-    what: str
-    kind: str
-    before: list[float]
+    what: str  # a place of a step's time, what is told beside, or a step in all
+    kind: str  # the steps, in words
+    before: list[float]  # step by step
     after: list[float]
-    step: float
+    step: float  # how long a step took before
 
     @property
     def by(self) -> float:
@@ -204,13 +196,12 @@ def _matched(
     if len(before) == len(after) == 1:
         return [(before[0], after[0])], []
     near = sorted(
-        (difference(a.steps[0], b.steps[0]), i, j)
+        (difference(a.steps[0], b.steps[0]), a.device != b.device, i, j)
         for i, a in enumerate(before)
         for j, b in enumerate(after)
-        if a.device == b.device
     )
     found: dict[int, int] = {}
-    for far, i, j in near:
+    for far, _, i, j in near:
         if far < 0.5 and i not in found and j not in found.values():
             found[i] = j
     alone = [group.name for i, group in enumerate(before) if i not in found]

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from own_program.diagnosis.diagnose import diagnose
     from own_program.snapshots.report import read_snapshot
-    from own_program.traces.report import read_trace
+    from own_program.traces.trace_report import read_trace
 
 _MODULE_OF = {
     "diagnose": "diagnosis.diagnose",
     "read_snapshot": "snapshots.report",
-    "read_trace": "traces.report",
+    "read_trace": "traces.trace_report",
 }
 
 __all__ = ["diagnose", "read_snapshot", "read_trace"]

@@ -41,11 +41,11 @@ def _file(text: str) -> Path:
 
 
 def _trace(options: argparse.Namespace) -> int:
-    from own_program.traces.report import TraceError, read_trace
+    from own_program.traces.trace_report import TraceFileError, read_trace
 
     try:
         print(read_trace(options.file, options.other))
-    except TraceError as error:
+    except TraceFileError as error:
         return cli.complain(str(error), cli.FAILED)
     return 0
 

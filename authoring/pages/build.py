@@ -30,7 +30,7 @@ from authoring.pages.stored_outputs import stale_notebooks
 from authoring.rendering import rendered
 from course_utils.results import store
 from course_utils.results.lessons import LessonError, experiments, find_lessons, needs
-from own_program import files
+from own_program import file_reader
 from own_program.page import pack
 
 GENERATED = BOOK / "_generated"
@@ -71,7 +71,7 @@ def own_program_parts(can_run: bool) -> dict[str, str]:
     """The parts that ``book/own_program.md`` includes, by file name."""
     return {
         "own_program_reader.md": rendered("pages/own_program.md", can_run=can_run, script=pack.SCRIPT.as_posix()),
-        "own_program_example.html": files.html(files.example(), "../notebooks/{}.html"),
+        "own_program_example.html": file_reader.html(file_reader.example(), "../notebooks/{}.html"),
     }
 
 

@@ -29,7 +29,7 @@ function ownProgramWorker() {
     const python = await loadPyodide({ createPyodideModule, indexURL: HOME });
     python.unpackArchive(await (await unpack("course.zip")).arrayBuffer(), "zip", { extractDir: "/course" });
     python.runPython("import sys; sys.path.insert(0, '/course')");
-    return { python, reader: python.pyimport("own_program.files") };
+    return { python, reader: python.pyimport("own_program.file_reader") };
   }
 
   async function answer(files, lessons) {

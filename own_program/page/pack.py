@@ -131,7 +131,7 @@ def _python() -> Iterator[tuple[str, Path]]:
         course / "lesson_order.py",
         ORDER,
         own / "__init__.py",
-        own / "files.py",
+        own / "file_reader.py",
         own / "waiting.py",
     ]
     found += [path for part in _PARTS for path in (ROOT / part).rglob("*") if path.suffix in _SUFFIXES]

@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
 from collections import defaultdict
 from dataclasses import dataclass, field
-from math import inf
 
 from own_program.traces.events import OP, PYTHON, Event, Trace
-from own_program.traces.intervals import Span, Spans, union
+from own_program.traces.intervals import Span, Spans, covers, union
 
-_NODE = "autograd::engine::evaluate_function: "
-_GIVES_NOTHING = "torch::autograd::AccumulateGrad"
+NODE = "autograd::engine::evaluate_function: "
+_GIVES_NOTHING = f"{NODE}torch::autograd::AccumulateGrad"
 _LEAST_CHECKED = 0.8  # of the nodes: a hook of the program's own checks fewer
 _LATE_US = 0.5  # old traces round their times to that
 _NOTES_A_STACK = re.compile(r"traceback\.py\(\d+\): format_stack$")
-
-
-def begins_in(spans: Spans, event: Event) -> bool:
-    """Whether an event begins in one of some sorted, disjoint spans."""
-    place = bisect_right(spans, (event.start, inf)) - 1
-    return place >= 0 and event.start < spans[place][1]
 
 
 @dataclass
@@ -32,9 +24,9 @@ class AnomalyMode:
     spans: dict[object, Spans] = field(default_factory=dict)  # of each thread: its checks, and noting stacks
     stacks: bool = False  # whether stacks are seen to be noted, as a trace with Python's functions shows
 
-    def covers(self, event: Event) -> bool:
-        """Whether an event is a part of it."""
-        return begins_in(self.spans.get(event.tid, []), event)
+    def covers(self, call: Event | None) -> bool:
+        """Whether a call is a part of it."""
+        return call is not None and covers(self.spans.get(call.tid, []), call.start)
 
 
 def anomaly_mode(trace: Trace) -> AnomalyMode:
@@ -42,32 +34,32 @@ def anomaly_mode(trace: Trace) -> AnomalyMode:
 
     Source: https://github.com/pytorch/pytorch/blob/main/torch/csrc/autograd/engine.cpp, ``call_function``.
     """
-    threads: dict[object, list[Event]] = defaultdict(list)
-    for event in trace.events[OP]:
-        threads[event.tid].append(event)
     spans: dict[object, list[Span]] = defaultdict(list)
-    nodes = checked = checks = 0
-    for tid, events in threads.items():
-        name, end, ran, begun, counted = "", -inf, inf, None, False
-        for event in events:
-            if event.name.startswith(_NODE):
-                name, end, ran, begun, counted = event.name.removeprefix(_NODE), event.end, inf, None, False
-                nodes += name != _GIVES_NOTHING
-            elif event.start > end:
-                continue
-            elif event.name == name and ran == inf:
-                ran = event.end - _LATE_US
-            elif event.start < ran:  # the node's own work, which may look for NaN itself
-                continue
-            elif event.name == "aten::isnan":
-                begun = event.start
-            elif event.name == "aten::item" and begun is not None:
-                spans[tid].append((begun, event.end))
-                checks += 1
-                checked += not counted
-                begun, counted = None, True
-    if not checked or checked < _LEAST_CHECKED * nodes:
+    node: dict[object, Event] = {}  # that a thread is in
+    ran: dict[object, float] = {}  # since when its own work is done, and it is only checked
+    begun: dict[object, float] = {}  # when its check began
+    nodes, checked = 0, set()
+    for event in trace.events[OP]:
+        tid = event.tid
+        if event.name.startswith(NODE):
+            node[tid] = event
+            ran.pop(tid, None)
+            begun.pop(tid, None)
+            nodes += event.name != _GIVES_NOTHING
+        elif tid not in node or event.start > node[tid].end:
+            continue
+        elif NODE + event.name == node[tid].name:
+            ran.setdefault(tid, event.end - _LATE_US)
+        elif event.start < ran.get(tid, event.end):  # the node's own work, which may look for NaN itself
+            continue
+        elif event.name == "aten::isnan":
+            begun[tid] = event.start
+        elif event.name == "aten::item" and tid in begun:
+            spans[tid].append((begun.pop(tid), event.end))
+            checked.add(id(node[tid]))
+    if not checked or len(checked) < _LEAST_CHECKED * nodes:
         return AnomalyMode()
+    checks = sum(map(len, spans.values()))
     noted = [event for event in trace.events[PYTHON] if _NOTES_A_STACK.search(event.name)]
     for event in noted:
         spans[event.tid].append(event.span)

@@ -7,22 +7,17 @@ from __future__ import annotations
 
 import functools
 import gc
+import math
 import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from own_program.traces.gpus import Gpu, gpus_of
-from own_program.traces.text import HOW, RawTrace, TraceError, printable
-
-__all__ = ["HOW", "Event", "Trace", "TraceError", "read_events"]
-
-_MOST_ELEMENTS, _MOST_DEVICES = 1 << 48, 1 << 32  # along one dimension of a tensor; more are damage
-_LATEST_US = 1e18  # no clock counts that far: 30,000 years
+from own_program.traces.trace_file import HOW, TraceFileError, load
 
 # What an event is to us, by the category that a version of torch gave it.
 KERNEL, COPY, SET, OP, MARK, GPU_MARK, PYTHON, CALL, OVERHEAD = range(9)
@@ -30,10 +25,9 @@ DEVICE = (KERNEL, COPY, SET)
 _ON_DEVICE = (*DEVICE, GPU_MARK)
 _KINDS = {
     "cpu_op": OP, "operator": OP, "user_annotation": MARK, "gpu_user_annotation": GPU_MARK,
-    "python_function": PYTHON, "runtime": CALL, "overhead": OVERHEAD, "mtia_ccp_events": KERNEL,
+    "python_function": PYTHON, "runtime": CALL, "overhead": OVERHEAD,
 }  # fmt: skip
 _ENDINGS = (("kernel", KERNEL), ("memcpy", COPY), ("memset", SET), ("_runtime", CALL), ("_driver", CALL))
-_TASKS = ((re.compile(r"AI_|MIX_"), KERNEL), (re.compile(r"SDMA|MEMCPY"), COPY))  # Ascend's, which have no category
 _MARKS = re.compile(
     r"ProfilerStep|Optimizer\.|enumerate\(DataLoader|(nccl|gloo|mpi|ucc|xccl|hccl):|c10d::|DistributedDataParallel"
 )
@@ -41,6 +35,8 @@ _STARTS = re.compile(r"launch|memcpy|memset|invoke|enqueue", re.IGNORECASE)
 _COLLECTIVE_OF_GPUS = re.compile(
     r"(nccl|xccl|hccl):_?(all|reduce|broadcast|gather|scatter|send|recv|coalesced)[a-z_]*$"
 )
+_BEFORE_AMPERE = re.compile(r"V100|\bT4\b|RTX 20")  # for traces that do not say what the device can
+_TIMELESS = object()
 
 
 @dataclass(slots=True)
@@ -52,13 +48,14 @@ class Event:
     start: float
     end: float
     tid: Any
+    program: Any = None  # which marked a step
     correlation: Any = None  # ties a call on the CPU to what it started on the device
     operator: Any = None  # ties what ran to the operator that called for it: the "External id"
     device: int = 0
     stream: Any = None
     collective: str = ""
     double: bool = False  # an operator that was given a tensor in float64; only known with record_shapes
-    shapes: tuple[Any, ...] | None = None  # of an operator: for each input its sizes; () for what is no tensor
+    elements: int | None = None  # of all tensors that an operator was given; only known with record_shapes
     sequence: int | None = None  # ties an operator to the node of the backward pass that it left behind
 
     @property
@@ -67,37 +64,53 @@ class Event:
         return self.start, self.end
 
 
+@dataclass(frozen=True)
+class Gpu:
+    """A device: its name, and NVIDIA's compute capability; empty and None where the trace does not say."""
+
+    name: str = ""
+    capability: tuple[int, int] | None = None
+
+
 @dataclass
 class Trace:
     """What a trace holds.
 
     Attributes:
         name: the file's.
-        events: those that were understood, by their kind.
+        events: those that were understood, by their kind and in the order of their time; outer ones come first.
         header: what stands beside the events, such as ``distributedInfo``.
-        flaws: what is wrong with the file, each a sentence.
-        cut: whether it breaks off. Events do not stand in the order of their time, so what is missing may be of any.
+        left_out: how many have no time.
     """
 
     name: str
     events: dict[int, list[Event]]
     header: dict[str, Any]
-    flaws: list[str] = field(default_factory=list)
-    cut: bool = False
+    left_out: int = 0
 
     @property
     def rank(self) -> str:
         """Which rank of how many it is, in words; empty where the trace does not say."""
         info = self.header.get("distributedInfo")
         rank, world = (info.get(key) if isinstance(info, dict) else None for key in ("rank", "world_size"))
-        known = isinstance(rank, int) and isinstance(world, int) and 1 < world < _MOST_DEVICES and abs(rank) < world
-        return f"rank {rank} of {world}" if known else ""
+        return f"rank {rank} of {world}" if isinstance(world, int) and world > 1 else ""
+
+    @functools.cached_property
+    def nvidia(self) -> bool:
+        """Whether calls to CUDA were recorded: those of others have other names."""
+        return any(call.name.startswith("cu") for call in self.events[CALL])
 
     @functools.cached_property
     def gpus(self) -> dict[int, Gpu]:
         """The devices that the file lists, and those that worked, by their number."""
-        working = {event.device for kind in DEVICE for event in self.events[kind]}
-        return gpus_of(self.header, working, {call.name for call in self.events[CALL]})
+        found = {event.device: Gpu() for kind in DEVICE for event in self.events[kind]}
+        for place, told in enumerate(self.header.get("deviceProperties") or ()):
+            name = str(told.get("name") or "")
+            capability = told.get("computeMajor", told.get("major")), told.get("computeMinor", told.get("minor"))
+            if None in capability:
+                capability = (7, 0) if _BEFORE_AMPERE.search(name) else None
+            found[told.get("id", place)] = Gpu(name, capability if self.nvidia else None)  # AMD's mean something else
+        return found
 
     @functools.cached_property
     def has_gpu_side(self) -> bool:
@@ -130,71 +143,29 @@ def without_collecting() -> Iterator[None]:
 def read_events(source: str | Path | bytes) -> Trace:
     """Read a trace in Chrome's format, as torch.profiler exports it, compressed with gzip or not.
 
-    Memory stays at a few hundred bytes for each event that says where time goes. A file that breaks off in the middle
-    is read up to there, and ``flaws`` says so.
-
     Raises:
-        TraceError: if it is none, or too large.
+        TraceFileError: if it is none, or too large.
 
     Example:
         >>> step = {"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#1", "ts": 0, "dur": 5, "tid": 1}
         >>> len(read_events(str([step]).replace("'", '"').encode()).events[MARK])
         1
     """
-    return _read(RawTrace(source))
-
-
-def _read(raw: RawTrace) -> Trace:
+    name, header = load(source, _event)
+    listed = header.pop("traceEvents")
     kept: dict[int, list[Event]] = {kind: [] for kind in range(9)}
-    seen = timeless = 0
-    programs: set[Any] = set()
-    once: dict[Any, Any] = {}  # shapes repeat themselves from step to step
-    for batch in raw:
-        for event in batch:
-            if type(event) is not dict or event.get("ph") != "X" or type(name := event.get("name")) is not str:
-                continue
-            seen += 1
-            args = event.get("args")
-            args = args if type(args) is dict else {}
-            category = event.get("cat")
-            kind = _kind(category, name) if type(category) is str else _of_task(args)
-            if kind is None:
-                continue
-            start, lasts = event.get("ts"), event.get("dur", 0)
-            if type(start) is not float or type(lasts) is not float:
-                start, lasts = _number(start), _number(lasts)
-            if not (abs(start) < _LATEST_US and 0 <= lasts < _LATEST_US):  # nor are these true of a NaN
-                timeless += 1
-                continue
-            found = Event(
-                kind,
-                sys.intern(name if name.isascii() else printable(name)),
-                start,
-                start + lasts,
-                _plain(event.get("tid")),
-            )
-            kept[kind].append(found)
-            if kind == PYTHON:
-                continue
-            if kind == MARK and name.startswith("ProfilerStep"):
-                programs.add(_plain(event.get("pid")))
-            found.correlation = _plain(args.get("correlation"))
-            found.operator = _plain(args.get("External id", args.get("external id")))
-            if kind == OP:
-                _add_inputs(found, args, once)
-            elif kind in _ON_DEVICE:
-                device = args.get("device", event.get("pid") if category else None)
-                found.device = device if type(device) is int and abs(device) < _MOST_DEVICES else 0
-                found.stream = _plain(args.get("stream", args.get("Stream Id", event.get("tid"))))
-                found.collective = sys.intern(printable(str(args.get("Collective name") or "")))
+    for event in listed:
+        if type(event) is Event:
+            kept[event.kind].append(event)
     if not any(kept[kind] for kind in range(OVERHEAD)):
-        raise TraceError(_nothing(raw, seen, timeless))
+        raise TraceFileError(f"{name} has no event of torch.profiler that takes time. {HOW}.")
+    programs = {mark.program for mark in kept[MARK] if mark.name.startswith("ProfilerStep")}
     if len(programs) > 1:  # the ids that tie a call to its kernel are each program's own
-        raise TraceError(f"{raw.name} holds the steps of {len(programs)} programs, merged: read one rank's own file.")
-    if timeless:
-        many = f"{timeless:,} events were left out: their" if timeless > 1 else "One event was left out: its"
-        raw.flaws.append(f"{many} time is missing, negative or no number.")
-    _tie(kept)
+        raise TraceFileError(f"{name} holds the steps of {len(programs)} programs, merged: read one rank's own file.")
+    tied = [event for kind in (*DEVICE, CALL) for event in kept[kind]]
+    if not any(event.correlation is not None for event in tied):  # ROCm's traces have the "External id" for that
+        for event in tied:
+            event.correlation, event.operator = event.operator, None
     zero = min(event.start for events in kept.values() for event in events)
     for events in kept.values():
         for event in events:
@@ -202,23 +173,30 @@ def _read(raw: RawTrace) -> Trace:
             event.end -= zero
         events.sort(key=attrgetter("end"), reverse=True)
         events.sort(key=attrgetter("start"))
-    return Trace(raw.name, kept, raw.header, raw.flaws, raw.cut)
+    return Trace(name, kept, header, listed.count(_TIMELESS))
 
 
-def _tie(kept: dict[int, list[Event]]) -> None:
-    """Tie calls to what they started by their "External id", where no "correlation" is: so ROCm's traces write it."""
-    tied = [event for kind in (*DEVICE, CALL) for event in kept[kind]]
-    if not any(event.correlation is not None for event in tied):
-        for event in tied:
-            event.correlation, event.operator = event.operator, None
-
-
-def _nothing(raw: RawTrace, seen: int, timeless: int) -> str:
-    if timeless:
-        return f"No event of {raw.name} has a time that can be read. {HOW}."
-    if seen and "schemaVersion" not in raw.header:  # which Kineto writes
-        return f"{raw.name} is a trace, but not one of torch.profiler: no event has a category of its. {HOW}."
-    return raw.breaks_off() if raw.flaws else f"{raw.name} is a trace without events. {HOW}."
+def _event(made: dict[str, Any]) -> Any:
+    category, name, args = made.get("cat"), made.get("name"), made.get("args") or {}
+    if made["ph"] != "X" or not isinstance(category, str) or not isinstance(name, str):
+        return None
+    kind = _kind(category, name)
+    if kind is None:
+        return None
+    start, lasts = made.get("ts"), made.get("dur", 0)
+    if not (_is_number(start) and _is_number(lasts) and lasts >= 0):
+        return _TIMELESS
+    found = Event(kind, sys.intern(name), start, start + lasts, made.get("tid"))
+    if kind == PYTHON:
+        return found
+    found.program = made.get("pid") if kind == MARK else None
+    found.correlation, found.operator = args.get("correlation"), args.get("External id", args.get("external id"))
+    if kind == OP:
+        _add_inputs(found, args)
+    elif kind in _ON_DEVICE:
+        found.device, found.stream = args.get("device", made.get("pid")), args.get("stream", made.get("tid"))
+        found.collective = sys.intern(str(args.get("Collective name") or ""))
+    return found
 
 
 @functools.lru_cache(1 << 16)
@@ -230,36 +208,21 @@ def _kind(category: str, name: str) -> int | None:
     return kind if kind is not None else next((kind for end, kind in _ENDINGS if category.endswith(end)), None)
 
 
-def _of_task(args: dict[str, Any]) -> int | None:
-    task = args.get("Task Type")
-    return next((kind for pattern, kind in _TASKS if pattern.match(task)), None) if isinstance(task, str) else None
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
 
 
-def _number(value: Any) -> float:
-    try:  # some writers put numbers into quotes
-        return float(value)
-    except (TypeError, ValueError, OverflowError):
-        return float("nan")
-
-
-def _add_inputs(found: Event, args: dict[str, Any], once: dict[Any, Any]) -> None:
-    sequence, types = args.get("Sequence number"), args.get("Input type")
-    found.sequence = sequence if type(sequence) is int else None
+def _add_inputs(found: Event, args: dict[str, Any]) -> None:
+    found.sequence, types = args.get("Sequence number"), args.get("Input type") or ()
     sizes = args.get("Input Dims", args.get("Input dims"))
-    if not isinstance(sizes, list):
-        return
-    shapes = tuple(map(_frozen, sizes))
-    found.shapes = once.setdefault(shapes, shapes)
-    # Python's numbers are doubles without a size, whatever the tensor beside them is.
-    double = isinstance(types, list) and "double" in types
-    found.double = double and any(what == "double" and size for what, size in zip(types, sizes, strict=False))
+    if sizes:
+        found.elements = sum(map(_elements, sizes))
+        # Python's numbers are doubles without a size, whatever the tensor beside them is.
+        found.double = any(what == "double" and size for what, size in zip(types, sizes, strict=False))
 
 
-def _frozen(value: Any, deep: int = 2) -> Any:
-    if type(value) is list and deep:
-        return tuple([_frozen(each, deep - 1) for each in value])
-    return value if type(value) is int and 0 <= value < _MOST_ELEMENTS else ()
-
-
-def _plain(value: Any) -> Any:
-    return value if isinstance(value, int | str) else None
+def _elements(size: Any) -> int:
+    """Of a tensor with its size, or of a list of tensors."""
+    if not size or not isinstance(size, list):
+        return 0
+    return sum(map(_elements, size)) if isinstance(size[0], list) else math.prod(size)

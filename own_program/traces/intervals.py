@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from math import inf
 
@@ -48,12 +48,7 @@ def common(some: Spans, others: Spans) -> Spans:
 
 
 def clip(spans: Spans, window: Span) -> Spans:
-    """What of sorted, disjoint spans lies in a window: a search, where going through all would take long.
-
-    Example:
-        >>> clip([(0, 2), (3, 5), (8, 9)], (1, 4))
-        [(1, 2), (3, 4)]
-    """
+    """What of them lies in a window: a search, where going through all would take long."""
     start, end = window
     near = spans[max(0, bisect_left(spans, (start,)) - 1) : bisect_left(spans, (end,))]
     return [(max(a, start), min(b, end)) for a, b in near if b > start] if start < end else []
@@ -76,5 +71,11 @@ def length(spans: Iterable[Span]) -> float:
 
 
 def gaps(spans: Spans, window: Span) -> Spans:
-    """What of a window lies in none of some sorted, disjoint spans."""
+    """What of a window lies in none of them."""
     return without([window], clip(spans, window))
+
+
+def covers(spans: Spans, moment: float) -> bool:
+    """Whether a moment lies in one of them."""
+    place = bisect_right(spans, (moment, inf)) - 1
+    return place >= 0 and moment < spans[place][1]

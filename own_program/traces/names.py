@@ -1,4 +1,4 @@
-"""Names of kernels and of Python's functions: what they tell, and how people read them."""
+"""Names of kernels and of Python's functions: what they tell."""
 
 from __future__ import annotations
 

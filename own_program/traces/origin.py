@@ -10,11 +10,10 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from math import inf
 
-from own_program.traces.anomaly import begins_in
+from own_program.traces.anomaly import NODE
 from own_program.traces.events import MARK, OP, PYTHON, Event, Trace
-from own_program.traces.intervals import Span, Spans, union
+from own_program.traces.intervals import Span, Spans, covers, union
 
-NODE = "autograd::engine::evaluate_function: "
 _STEP = "ProfilerStep"
 _NEITHER = re.compile(rf"{_STEP}|Optimizer\.|enumerate\(DataLoader")
 _LAYER = re.compile(  # of a part that is frozen, say: the program's own code around a model calls these hardly ever
@@ -34,7 +33,7 @@ class Origin:
 
     def is_own(self, event: Event) -> bool:
         """Whether an event begins in code around the model."""
-        return begins_in(self.own.get(event.tid, []), event)
+        return covers(self.own.get(event.tid, []), event.start)
 
 
 def origin_of(trace: Trace) -> Origin:
@@ -62,7 +61,7 @@ def origin_of(trace: Trace) -> Origin:
                 return _NONE
             models = not found.known or event.name.startswith(NODE) or id(event) in left_node
             models = models or (not modules and bool(_LAYER.match(event.name)))
-            return _MODEL if models or begins_in(inside.get(tid, []), event) else _OWN
+            return _MODEL if models or covers(inside.get(tid, []), event.start) else _OWN
 
         runs = [(key, list(run)) for key, run in groupby(outer, whose)]
         spans: dict[str, list[Span]] = {_NONE: [], _MODEL: [], _OWN: []}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Iterator
 from typing import Any
 
 GEMM = "nvjet_tst_192x192_64x3_2x1_v_bz_coopB_NNN"
@@ -36,6 +37,12 @@ class MadeUp:
     def step(self, number: int, start: float, lasts: float) -> None:
         """The profiler's mark of a step, on the CPU."""
         self.event("user_annotation", f"ProfilerStep#{number}", start, lasts)
+
+    def steps(self, count: int = 4, lasts: float = 1000) -> Iterator[float]:
+        """Mark steps, one after the other; the start of each."""
+        for number in range(count):
+            self.step(number, lasts * number, lasts)
+            yield lasts * number
 
     def mark(self, name: str, start: float, lasts: float, tid: Any = 1) -> None:
         """An annotation on the CPU."""
@@ -70,13 +77,17 @@ class MadeUp:
         return gzip.compress(self.json(**header))
 
 
-def busy_steps(count: int = 4, lasts: float = 1000.0, kernel: str = GEMM, parts: int = 4) -> MadeUp:
-    """Steps of a GPU that always has something to do, since all is launched ahead of it."""
+def ahead(*kernels: tuple[str, float], count: int = 3) -> MadeUp:
+    """Steps of 1000 us with kernels of some duration, one after the other, all launched a step ahead of the GPU."""
     made = MadeUp()
-    for number in range(count):
-        start = number * lasts
-        made.step(number + 5, start, lasts)
-        for part in range(parts):
-            # The GPU is a step behind.
-            made.work(kernel, start + lasts + part * lasts / parts, lasts / parts, launched=start + 1 + part * 3)
+    for start in made.steps(count):
+        at = start + 1000
+        for place, (kernel, lasts) in enumerate(kernels):
+            made.work(kernel, at, lasts, launched=start + 5 + 4 * place)
+            at += lasts
     return made
+
+
+def busy_steps(count: int = 4, kernel: str = GEMM, parts: int = 4) -> MadeUp:
+    """Steps of a GPU that always has something to do."""
+    return ahead(*[(kernel, 1000 / parts)] * parts, count=count)

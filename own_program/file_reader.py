@@ -5,6 +5,7 @@ It runs in a browser as well (``own_program/page``), so it needs the standard li
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 import zlib
@@ -13,10 +14,9 @@ from pathlib import Path
 from course_utils.show.cards import Shown
 from own_program.snapshots.report import SnapshotError, read_snapshot
 from own_program.traces.example import example_trace
-from own_program.traces.report import TraceError, read_trace
+from own_program.traces.trace_report import TraceFileError, read_trace
 
 _LOOKED_AT_BYTES = 2**20
-_GZIP = b"\x1f\x8b"
 _OF_SNAPSHOTS = (b"\x80", b"PK")  # a pickle, and what torch.save writes
 _KEYS = re.compile(rb'"(traceEvents|device_traces|segments|segment_type)"\s*:')
 
@@ -32,12 +32,9 @@ def read_file(source: str | Path, other: str | Path | None = None) -> Shown:
         source: a trace in Chrome's format (JSON, with gzip or without), or a snapshot (a pickle, or JSON).
         other: a later one, to compare with the first.
 
-    Returns:
-        What the file says: a card, with a plan of what to change first.
-
     Raises:
         FileError: one is a trace and the other a snapshot.
-        TraceError: it is a trace that cannot be read, or something else.
+        TraceFileError: it is a trace that cannot be read, or something else.
         SnapshotError: it is a snapshot that cannot be read.
 
     Example:
@@ -58,10 +55,11 @@ def _is_snapshot(path: Path) -> bool:
     """Whether it is for the reader of snapshots; the reader of traces says of other files what they are."""
     with path.open("rb") as file:
         start = file.read(_LOOKED_AT_BYTES)
-    if start.startswith(_GZIP):
+    if start.startswith(b"\x1f\x8b"):
         try:
-            start = zlib.decompressobj(wbits=31).decompress(start, _LOOKED_AT_BYTES)
-        except zlib.error:
+            with gzip.open(path) as file:
+                start = file.read1(_LOOKED_AT_BYTES)
+        except (EOFError, OSError, zlib.error):
             return False
     key = _KEYS.search(start)
     return start.startswith(_OF_SNAPSHOTS) or (key is not None and key[1] != b"traceEvents")
@@ -76,12 +74,7 @@ def html(report: Shown, lessons: str) -> str:
 def answer(lessons: str, *files: str) -> str:
     """The answer to one file or two, as the page takes it: JSON with ``html`` and ``text``, or with a ``sentence``.
 
-    Args:
-        lessons: where the page finds a lesson, with ``{}`` for its name.
-        files: paths of one file or of two.
-
-    Returns:
-        A JSON object. No file makes it raise: a page has nobody to catch that.
+    No file makes it raise: a page has nobody to catch that.
 
     Example:
         >>> answer("{}.html", "no/such/file.json")
@@ -90,7 +83,7 @@ def answer(lessons: str, *files: str) -> str:
     try:
         report = read_file(*files)
         return json.dumps({"html": html(report, lessons), "text": repr(report)})
-    except (FileError, SnapshotError, TraceError) as error:
+    except (FileError, SnapshotError, TraceFileError) as error:
         sentence = str(error)
     except MemoryError:
         sentence = "This file needs more memory than a page has. On the command line: make trace ARGS=FILE, "

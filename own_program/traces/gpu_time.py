@@ -1,4 +1,4 @@
-"""Where the time of a device's step goes: every microsecond has one place, and all of them add up to the step."""
+"""Where the time of a GPU's step goes: every microsecond has one place, and all of them add up to the step."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from itertools import groupby
 from operator import attrgetter
 
 from course_utils.show.formats import short_name
-from own_program.traces.anomaly import AnomalyMode
+from own_program.traces.anomaly import NODE, AnomalyMode
 from own_program.traces.events import CALL, COPY, DEVICE, KERNEL, MARK, OP, OVERHEAD, PYTHON, SET, Event, Trace
 from own_program.traces.intervals import Span, Spans, clip, common, gaps, length, union, without
 from own_program.traces.names import LOADS, is_communication, is_own_code
-from own_program.traces.origin import NODE, Origin
-from own_program.traces.steps import Steps, device_steps, marked_steps
+from own_program.traces.origin import Origin
+from own_program.traces.profiled_steps import ProfiledStep, ProfiledSteps, device_steps, marked_steps
 
 # The places of a step's time, in the order of a card.
 COMPUTE, WITHIN, SENDS = "computing", "copies on the GPU", "communication, not hidden"
@@ -28,7 +28,7 @@ ALLOC, START, COMPILING = "idle: memory is allocated", "idle: start, or first us
 PROFILER, QUEUED, UNKNOWN = "idle: the profiler works", "idle: between launched kernels", "idle: no call recorded"
 BUSY = (COMPUTE, WITHIN, SENDS, PAGEABLE, PINNED, TO_HOST)
 IDLE = (DATA, SYNC, LAUNCH, ALLOC, START, COMPILING, PROFILER, QUEUED, UNKNOWN)
-PLACES = BUSY + IDLE
+GPU_PLACES = BUSY + IDLE
 # What of a step is told beside: it lies in the places above.
 HIDDEN, SHORT = "communication hidden behind computing", "moments between kernels"
 LONG_QUEUED = "longer waits between launched kernels"
@@ -36,10 +36,8 @@ FP32, TF32, OTHERS = "fp32 matrix products", "TF32 matrix products", "elementwis
 DOUBLE, ATTENTION, OPTIMIZER = "computing in float64", "attention in single kernels", "the optimizer's kernels"
 POINTWISE, OWN_KERNELS = "runs of elementwise kernels", "kernels launched outside the model"
 ANOMALY = "anomaly mode"
-CLASSES = (FP32, TF32, OTHERS, DOUBLE, POINTWISE, ATTENTION, OPTIMIZER, OWN_KERNELS, ANOMALY)
 OWN_LAUNCH, OPTIMIZER_LAUNCH = "waits for launches outside the model", "waits for the optimizer's launches"
 AFTER_SYNC = "the host's own work after a synchronisation"
-BESIDE = (HIDDEN, SHORT, LONG_QUEUED, *CLASSES, OWN_LAUNCH, OPTIMIZER_LAUNCH, AFTER_SYNC)
 
 COLLECTIVES = {
     "all_reduce": re.compile(r"all_?reduce|cross_device_reduce|_shot_", re.IGNORECASE),
@@ -51,8 +49,8 @@ COLLECTIVES = {
     "broadcast": re.compile(r"broadcast", re.IGNORECASE),
     "send and receive": re.compile(r"send|recv", re.IGNORECASE),
 }
-_REGISTERED = re.compile(r"\w+::\w+")  # an operator of another library's
 _SENDER = re.compile(r"(nccl|rccl|xccl|hccl|ucc):|c10d::|_c10d_functional::")
+_REGISTERED = re.compile(r"\w+::\w+")  # an operator of another library's
 _GEMM = re.compile(r"gemm|gemv|nvjet|wgrad|dgrad|fprop|scudnn|convolve|conv2d|winograd|cijk_|xmma", re.IGNORECASE)
 _TF32 = re.compile(r"tf32|xf32|_XS_|_S_MX_B_", re.IGNORECASE)
 _MAYBE_TF32 = re.compile(r"s1688", re.IGNORECASE)  # TF32 where the name has no other type: fp16 on Turing, say
@@ -74,7 +72,6 @@ _FUSED = re.compile(r"Fused(Adam|SGD|Adagrad)|fused_?(adam|sgd|lamb)|(Adam|SGD|L
 _SOFTMAX = re.compile(r"softmax", re.IGNORECASE)
 _LOG = re.compile(r"log_?softmax|_warp_(?:forward|backward)<[^<>]*\d+,\s*true\b", re.IGNORECASE)
 _FLASH = re.compile(r"flash|fmha|mha_|attn|attention|triton", re.IGNORECASE)
-FIRST_WITH_TF32 = (8, 0)  # compute capability
 _NEAR = 6  # kernels between a softmax and the matrix products of its attention, at most
 _SYNCS = re.compile(
     r"(cuda|hip|xpu|mtia)?(StreamSynchronize|DeviceSynchronize|EventSynchronize|Memcpy(2D|WithStream)?|CtxSynchronize)(_v\d+)?$"
@@ -97,25 +94,60 @@ _SHORT_US = 5.0  # a GPU takes that long at most from one kernel to the next tha
 
 
 @dataclass
-class StepShares:
-    """Where one step's time went, in microseconds."""
+class GpuTime:
+    """One GPU's steps, with where their time went; what is counted is of all steps together, in microseconds."""
 
-    lasts: float
-    places: dict[str, float]  # their sum is the step
-    beside: dict[str, float]  # what lies in these places and is told as well
-    # What ran, by its place and name: how often, and for how long by itself.
-    ran: dict[tuple[str, str], list[float]] = field(default_factory=lambda: defaultdict(lambda: [0, 0.0]))
+    device: int
+    steps: ProfiledSteps
+    collectives: Counter[str] = field(default_factory=Counter)  # that no computing hides
+    waits: Counter[str] = field(default_factory=Counter)  # idle after waits, by who waited, in words
+    computed: Counter[tuple[str, bool]] = field(default_factory=Counter)  # by operator, and whether for a product
+    copied: Counter[tuple[str, str]] = field(default_factory=Counter)  # copies on the GPU, by operator and line
+    launches: int = 0  # calls that started kernels of the steps
+    graphs: int = 0  # of these, launches of whole CUDA graphs
+    own_launches: Counter[str] = field(default_factory=Counter)  # launches outside the model, by operator
+    in_operators: float = 0.0  # that the device waited for the host and the CPU was inside an operator
+    # When it waited and the CPU was in no operator: by the thread that launched next, and whether that had waited.
+    silent: dict[tuple[object, bool], Spans] = field(default_factory=lambda: defaultdict(list))
+    first_uses: list[Event] = field(default_factory=list)
 
-    def get(self, what: str) -> float:
-        """The time of a place, or of what is told beside."""
-        return self.places.get(what, self.beside.get(what, 0.0))
+
+def gpu_time(trace: Trace, device: int, anomaly: AnomalyMode, origin: Origin) -> GpuTime:
+    """Work out where the time of each step of a device went."""
+    work = sorted((e for kind in DEVICE for e in trace.events[kind] if e.device == device), key=attrgetter("start"))
+    found = GpuTime(device, device_steps(trace, work))
+    host = _Host(trace, work, origin, found)
+    spans: dict[str, list[Span]] = defaultdict(list)
+    for event in work:
+        spans[_place(event)].append(event.span)
+    lanes = {place: union(spans[place]) for place in BUSY}
+    # A copy on the GPU is work as a kernel is: communication beside it costs nothing.
+    own_work = union([*lanes[COMPUTE], *lanes[WITHIN]])
+    classes = {HIDDEN: common(lanes[SENDS], own_work), **_classes(work, host)}
+    if anomaly.checks:  # meanwhile a node's own kernels may still run
+        others = union(event.span for event in work if not anomaly.covers(host.call(event)))
+        classes[ANOMALY] = without(union(span for spans in anomaly.spans.values() for span in spans), others)
+    for step in found.steps.all:
+        step.places = dict.fromkeys(GPU_PLACES, 0.0)
+        step.beside = {what: length(clip(each, step.span)) for what, each in classes.items()}
+        step.beside |= dict.fromkeys((SHORT, LONG_QUEUED, OWN_LAUNCH, OPTIMIZER_LAUNCH, AFTER_SYNC), 0.0)
+        taken: Spans = []
+        for place in BUSY:
+            lane = clip(lanes[place], step.span)
+            step.places[place] = length(without(lane, taken))
+            taken = union([*taken, *lane])
+        for gap in gaps(host.busy, step.span):
+            for place, lasts in host.causes(gap, step.beside).items():
+                step.places[place] += lasts
+    _count(found, work, host, own_work)
+    return found
 
 
-def by_name(steps: Sequence[StepShares], *places: str) -> dict[str, tuple[float, float]]:
+def by_name(steps: Sequence[ProfiledStep], *places: str) -> dict[str, tuple[float, float]]:
     """What ran in some places: by its short name how often a step, and for how many microseconds; the most comes first.
 
     Example:
-        >>> step = StepShares(10.0, {}, {})
+        >>> step = ProfiledStep(1, (0.0, 10.0))
         >>> step.ran["computing", "void gemm<float>()"] = [2, 8.0]
         >>> by_name([step, step], "computing")
         {'gemm': (2.0, 8.0)}
@@ -128,61 +160,6 @@ def by_name(steps: Sequence[StepShares], *places: str) -> dict[str, tuple[float,
                 found[short_name(name)][1] += lasts
     ranked = sorted(found.items(), key=lambda each: -each[1][1])
     return {name: (count / len(steps), lasts / len(steps)) for name, (count, lasts) in ranked}
-
-
-@dataclass
-class DeviceShares:
-    """One device's steps, and where their time went; what is counted is of all steps together."""
-
-    device: int
-    steps: Steps
-    of: dict[int, StepShares] = field(default_factory=dict)  # by the step's identity
-    collectives: Counter[str] = field(default_factory=Counter)  # microseconds that no computing hides
-    # Idle after waits: by call, operator, the one that the program called, and line.
-    waits: Counter[tuple[str, str, str, str]] = field(default_factory=Counter)
-    computed: Counter[tuple[str, str, str]] = field(default_factory=Counter)  # by operator, backward node and kernel
-    launches: int = 0  # calls that started kernels of the steps
-    graphs: int = 0  # of these, launches of whole CUDA graphs
-    own_launches: Counter[str] = field(default_factory=Counter)  # launches outside the model, by operator
-    in_operators: float = 0.0  # microseconds that the device waited for the host and the CPU was inside an operator
-    longest: float = 0.0  # of its waits for a launch
-    # When it waited and the CPU was in no operator: by the thread that launched next, and whether that had waited.
-    silent: dict[tuple[object, bool], Spans] = field(default_factory=lambda: defaultdict(list))
-    copied: Counter[tuple[str, str]] = field(default_factory=Counter)  # copies on the GPU, by operator and line
-    first_uses: list[Event] = field(default_factory=list)
-
-
-def devices_of(trace: Trace) -> list[int]:
-    """The devices that did something, in their order."""
-    return sorted({event.device for kind in DEVICE for event in trace.events[kind] if event.end > event.start})
-
-
-def device_shares(trace: Trace, device: int, anomaly: AnomalyMode, origin: Origin) -> DeviceShares:
-    """Work out where the time of each step of a device went."""
-    work = sorted((e for kind in DEVICE for e in trace.events[kind] if e.device == device), key=attrgetter("start"))
-    found = DeviceShares(device, device_steps(trace, device))
-    host = _Host(trace, work, anomaly, origin, found)
-    spans: dict[str, list[Span]] = defaultdict(list)
-    for event in work:
-        spans[_place(event)].append(event.span)
-    lanes = {place: union(spans[place]) for place in BUSY}
-    # A copy on the GPU is work as a kernel is: communication beside it costs nothing.
-    own_work = union([*lanes[COMPUTE], *lanes[WITHIN]])
-    classes = {HIDDEN: common(lanes[SENDS], own_work), **_classes(work, host)}
-    for step in found.steps.all:
-        places = dict.fromkeys(PLACES, 0.0)
-        beside = dict.fromkeys(BESIDE, 0.0) | {what: length(clip(each, step.span)) for what, each in classes.items()}
-        taken: Spans = []
-        for place in BUSY:
-            lane = clip(lanes[place], step.span)
-            places[place] = length(without(lane, taken))
-            taken = union([*taken, *lane])
-        for gap in gaps(host.busy, step.span):
-            for place, lasts in host.causes(gap, beside).items():
-                places[place] += lasts
-        found.of[id(step)] = StepShares(step.lasts, places, beside)
-    _count(found, work, host, own_work)
-    return found
 
 
 def _place(event: Event) -> str:
@@ -200,62 +177,53 @@ def _place(event: Event) -> str:
 class _Host:
     """What the host did, and so why the device had nothing to do."""
 
-    def __init__(
-        self, trace: Trace, work: Sequence[Event], anomaly: AnomalyMode, origin: Origin, found: DeviceShares
-    ) -> None:
+    def __init__(self, trace: Trace, work: Sequence[Event], origin: Origin, found: GpuTime) -> None:
         self.busy = union(event.span for event in work)
-        self.anomaly, self.origin, self.found = anomaly, origin, found
+        self.origin, self.found = origin, found
         calls = trace.events[CALL]
         self._calls = {call.correlation: call for call in calls if call.correlation is not None}
-        self._operators = Within(trace.events[OP])
+        senders = [mark for mark in trace.events[MARK] if _SENDER.match(mark.name)]
+        self._operators = _Enclosing(sorted([*trace.events[OP], *senders], key=lambda event: (event.start, -event.end)))
         self._by_id = {event.operator: event.name for event in trace.events[OP] if event.operator is not None}
-        self.frames = Within(event for event in trace.events[PYTHON] if is_own_code(event.name))
-        named = [e for kind in (OP, MARK) for e in trace.events[kind] if _SENDER.match(e.name) and _named(e.name)]
-        self.senders = Within(sorted(named, key=lambda event: (event.start, -event.end)))
-        self.updates = Within(mark for mark in trace.events[MARK] if mark.name.startswith("Optimizer.step"))
+        self.frames = _Enclosing(event for event in trace.events[PYTHON] if is_own_code(event.name))
+        self.updates = _Enclosing(mark for mark in trace.events[MARK] if mark.name.startswith("Optimizer.step"))
         self._starts = [event.start for event in work]
         self._work = work
         slow = _first_uses(trace)
         found.first_uses = [e for e in slow if 2 * length(gaps(self.busy, e.span)) > e.end - e.start]
         copies = {e.correlation: _place(e) for e in work if e.kind == COPY and "pinned" not in e.name.lower()}
-        staging = [call for call in calls if copies.get(call.correlation) == PAGEABLE]
         loads = [call for call in calls if _LOADS_CODE.search(call.name)]
         named = [event for kind in (MARK, OP, PYTHON) for event in trace.events[kind]]
         self._whys = [
             (COMPILING, union(event.span for event in named if _is(COMPILES, event.name))),
             (DATA, union(event.span for event in named if LOADS.match(event.name))),
             (PROFILER, union(event.span for event in trace.events[OVERHEAD])),
-            (PAGEABLE, union(call.span for call in staging)),
+            (PAGEABLE, union(call.span for call in calls if copies.get(call.correlation) == PAGEABLE)),
             (ALLOC, union(call.span for call in calls if _ALLOCS.match(call.name))),
             (START, union(event.span for event in (*loads, *found.first_uses))),
         ]
-        gpu = trace.gpus.get(found.device)
-        self.before_tf32 = bool(gpu and gpu.capability and gpu.capability < FIRST_WITH_TF32)
         self._lead = 0.0  # by how much earlier the next launches would come if the CPU had not waited
-        self._waited: tuple[Event, tuple[str, str, str, str]] | None = None  # the last wait, and how it is named
-        self._first: set[int] = set()
-        if not found.steps.marked:  # then a kernel's first run may load its code, and the program with it
-            self._first = {id(event) for event in {event.name: event for event in reversed(work)}.values()}
+        self._waited: tuple[Event, str] | None = None  # the last wait, and who waited
+        self._first = {id(event) for event in {event.name: event for event in reversed(work)}.values()}
         self._syncs = [c for c in calls if _SYNCS.match(c.name) or copies.get(c.correlation) == TO_HOST]
         self._sync_starts = [call.start for call in self._syncs]
         self._inside = union(event.span for event in trace.events[OP])
-        self._noted = union(span for spans in anomaly.spans.values() for span in spans)
 
-    def call(self, event: Event | None) -> Event | None:
+    def call(self, event: Event) -> Event | None:
         """The call that started something, if it was recorded."""
-        return self._calls.get(event.correlation) if event is not None and event.correlation is not None else None
+        return self._calls.get(event.correlation) if event.correlation is not None else None
 
     def asked(self, event: Event) -> list[str]:
         """The operators that asked for something on the device, the outermost first."""
         call = self.call(event)
-        names = [each.name for each in self._operators.enclosing(call)] if call else []
+        names = [each.name for each in self._operators.of(call)] if call else []
         return [*names, self._by_id.get(event.operator, "")]
 
     def causes(self, gap: Span, beside: dict[str, float]) -> dict[str, float]:
         """The places of a stretch in which the device did nothing: all between two pieces of work, or a step's part."""
         place = bisect_left(self._starts, gap[1] - 1e-6)
         after = self._work[place] if place < len(self._work) else None
-        call, lasts = self.call(after), gap[1] - gap[0]
+        call, lasts = self.call(after) if after else None, gap[1] - gap[0]
         # A step may begin in the middle of an idle stretch, whose cause lies where the device ran dry.
         last = bisect_left(self.busy, (gap[0],)) - 1
         dry = self.busy[last][1] if last >= 0 else gap[0]
@@ -267,33 +235,28 @@ class _Host:
         places: dict[str, float] = {}
         left: Spans = [gap]
         for why, spans in self._whys:
-            if why == ALLOC and id(after) in self._first:
-                return places | {START: length(left)}
+            if why == ALLOC and not self.found.steps.marked and id(after) in self._first:
+                return places | {START: length(left)}  # it may load its code, and the program with it
             taken = common(left, clip(spans, gap))
             places[why] = length(taken)
             left = without(left, taken)
         rest, inside = length(left), common(left, clip(self._inside, gap))
         silent = without(left, inside)
         wait, waited = self._wait(dry)
-        checked = bool(wait and self.anomaly.covers(wait))
         if wait and (self._waited is None or self._waited[0] is not wait):
-            self._lead = 0.0 if checked else waited
-            self._waited = wait, self._named_wait(wait)
+            self._lead, self._waited = waited, (wait, self._who_waits(wait))
         late = rest if wait else max(0.0, rest - self._lead)
         self._lead = max(0.0, self._lead - lasts)
         if call:
-            self.found.silent[call.tid, bool(wait) and not checked] += silent
-        beside[ANOMALY] += length(inside if checked else common(left, clip(self._noted, gap)))
-        if wait and not checked:
-            beside[AFTER_SYNC] += length(silent)
-        if self._waited and not checked:
+            self.found.silent[call.tid, bool(wait)] += silent
+        if self._waited:
             self.found.waits[self._waited[1]] += rest if wait else rest - late  # type: ignore[assignment]
         if wait:
+            beside[AFTER_SYNC] += length(silent)
             return places | {SYNC: rest}
         # The launches that a wait made late are late until the CPU is ahead of the device by as much again.
         self.found.in_operators += min(late, length(inside))
-        self.found.longest = max(self.found.longest, late)
-        if call and self.updates.enclosing(call):
+        if call and self.updates.of(call):
             beside[OPTIMIZER_LAUNCH] += late
         elif call and self.origin.is_own(call):
             beside[OWN_LAUNCH] += late
@@ -305,14 +268,17 @@ class _Host:
         waits = [call for call in self._syncs[max(0, last - 8) : last] if call.end >= dry - _LATE_US]
         return (waits[-1], max(0.0, dry - waits[0].start)) if waits else (None, 0.0)
 
-    def _named_wait(self, wait: Event) -> tuple[str, str, str, str]:
-        names = [event.name for event in self._operators.enclosing(wait)]
+    def _who_waits(self, wait: Event) -> str:
+        names = [event.name for event in self._operators.of(wait)]
         called = _operator(names)
         inner = next((name for name in reversed(names) if name.startswith("aten::") and name[6:7] != "_"), called)
-        return wait.name, inner, called, self.frames.innermost(wait)
+        words = f"{inner} ({wait.name})" if inner else wait.name
+        words += f", called by {called}" if called != inner else ""
+        line = self.frames.innermost(wait)
+        return f"{words}, {line}" if line else words
 
 
-class Within:
+class _Enclosing:
     """Which of some events, sorted by their start, enclose another of the same thread."""
 
     def __init__(self, events: Iterable[Event]) -> None:
@@ -327,7 +293,7 @@ class Within:
             known.append(event)
             outer.append(place)
 
-    def enclosing(self, event: Event) -> list[Event]:
+    def of(self, event: Event) -> list[Event]:
         """Those that enclose an event's start, the outermost first."""
         starts, known, outer = self._threads.get(event.tid, ([], [], []))
         place = bisect_right(starts, event.start) - 1
@@ -340,7 +306,8 @@ class Within:
 
     def innermost(self, event: Event | None) -> str:
         """The name of the innermost of them; empty if there is none."""
-        return next((each.name for each in self.enclosing(event)[-1:]), "") if event else ""
+        found = self.of(event) if event else []
+        return found[-1].name if found else ""
 
 
 def _first_uses(trace: Trace) -> list[Event]:
@@ -367,29 +334,20 @@ def _first_uses(trace: Trace) -> list[Event]:
 
 
 def _classes(work: Sequence[Event], host: _Host) -> dict[str, Spans]:
-    spans: dict[str, list[Span]] = {what: [] for what in CLASSES}
+    """When kernels ran of which something can be said by their names, or by who launched them."""
+    spans: dict[str, list[Span]] = defaultdict(list)
     streams: dict[object, list[Event]] = defaultdict(list)
     updates: dict[int, list[Event]] = defaultdict(list)
     for event in work:
-        call, name = host.call(event), event.name
-        if call and host.anomaly.covers(call):
-            spans[ANOMALY].append(event.span)
-            continue
         if _place(event) != COMPUTE:
             continue
+        call, name = host.call(event), event.name
         streams[event.stream].append(event)
         if call and host.origin.is_own(call):
             spans[OWN_KERNELS].append(event.span)
-        precision = _precision(name)
-        if precision == TF32 and host.before_tf32:
-            continue
-        if precision:
+        if precision := _precision(name):
             spans[precision].append(event.span)
-        elif _is(_DOUBLE, name):
-            spans[DOUBLE].append(event.span)
-        elif _is(_POINTWISE, name) and not _is(_HALF, name):
-            spans[OTHERS].append(event.span)
-        for mark in host.updates.enclosing(call)[-1:] if call else ():
+        for mark in host.updates.of(call)[-1:] if call else ():
             if not _FUSED.search(name) and (_is(_MANY_TENSORS, name) or _is(_POINTWISE, name)):
                 updates[id(mark)].append(event)
     for lane in streams.values():
@@ -398,26 +356,23 @@ def _classes(work: Sequence[Event], host: _Host) -> dict[str, Spans]:
         spans[POINTWISE] += [event.span for run in runs if len(run) > 1 for event in run]
         spans[ATTENTION] += _attention(lane, host)
     spans[OPTIMIZER] = [event.span for events in updates.values() if len(events) > 3 for event in events]
-    found = {what: union(each) for what, each in spans.items()}
+    classes = (FP32, TF32, OTHERS, DOUBLE, POINTWISE, ATTENTION, OPTIMIZER, OWN_KERNELS)
+    found = {what: union(spans[what]) for what in classes}
     found[POINTWISE] = without(found[POINTWISE], found[OWN_KERNELS])
     return found
 
 
 @functools.lru_cache(4096)
 def _precision(name: str) -> str:
-    """`FP32` or `TF32` for a matrix product or a convolution in single precision; empty for other kernels."""
-    if not _is(_GEMM, name) or name.startswith("triton_"):
-        return ""
-    if _TF32.search(name):
-        return TF32
-    if _HALF.search(name):
-        return ""
-    return TF32 if _MAYBE_TF32.search(name) else FP32 if _SINGLE.search(name) else ""
-
-
-def is_matrix_product(kernel: str) -> bool:
-    """Whether a kernel's name is one of a matrix product's or a convolution's."""
-    return _is(_GEMM, kernel)
+    """In which class of numbers a kernel computes, if a smaller one is advised; empty for other kernels."""
+    if _GEMM.search(name) and not name.startswith("triton_"):
+        if _TF32.search(name):
+            return TF32
+        if not _HALF.search(name) and (_MAYBE_TF32.search(name) or _SINGLE.search(name)):
+            return TF32 if _MAYBE_TF32.search(name) else FP32
+    if _DOUBLE.search(name):
+        return DOUBLE
+    return OTHERS if _POINTWISE.search(name) and not _HALF.search(name) else ""
 
 
 @functools.lru_cache(8192)
@@ -440,7 +395,7 @@ def _attention(lane: Sequence[Event], host: _Host) -> list[Span]:
     return found
 
 
-def _count(found: DeviceShares, work: Sequence[Event], host: _Host, own_work: Spans) -> None:
+def _count(found: GpuTime, work: Sequence[Event], host: _Host, own_work: Spans) -> None:
     started: dict[object, str] = {}
     steps = found.steps.all
     starts = [step.span[0] for step in steps]
@@ -448,26 +403,27 @@ def _count(found: DeviceShares, work: Sequence[Event], host: _Host, own_work: Sp
         step = bisect_right(starts, event.start) - 1
         if step < 0 or event.start >= steps[step].span[1]:
             continue
-        call, place = host.call(event), _place(event)
-        ran = found.of[id(steps[step])].ran[place, event.name]
+        call, place, lasts = host.call(event), _place(event), event.end - event.start
+        ran = steps[step].ran[place, event.name]
         ran[0] += 1
-        ran[1] += event.end - event.start
-        if event.kind == KERNEL and not (call and host.anomaly.covers(call)):  # a graph's kernels have one call
+        ran[1] += lasts
+        names = host.asked(event)
+        if event.kind == KERNEL:  # a graph's kernels have one call
             started[id(event) if event.correlation is None else event.correlation] = call.name if call else ""
             if call and host.origin.is_own(call):
-                found.own_launches[_operator(host.asked(event))] += 1
+                found.own_launches[_operator(names)] += 1
         if place == COMPUTE:
-            names = host.asked(event)
             node = next((name.removeprefix(NODE) for name in names if name.startswith(NODE)), "")
             operator = _operator(names) or next(filter(_REGISTERED.fullmatch, names), "")
-            found.computed[operator, node, event.name] += event.end - event.start  # type: ignore[assignment]
+            operator += f" ({node})" if operator and node else ""
+            found.computed[operator, _is(_GEMM, event.name)] += lasts  # type: ignore[assignment]
         if place == WITHIN:
-            asked = _operator(host.asked(event)), host.frames.innermost(call)
-            found.copied[asked] += event.end - event.start  # type: ignore[assignment]
+            found.copied[_operator(names), host.frames.innermost(call)] += lasts  # type: ignore[assignment]
         if place == SENDS:
-            name = _named(event.collective) or _named(host.senders.innermost(call))
+            asked = [event.collective, *(name for name in names if _SENDER.match(name))]
             # A kernel of NCCL's is built of the same parts for both.
-            name = name or _named(event.name).replace("receive", "receive, or all_to_all") or "others"
+            kernel = _named(event.name).replace("receive", "receive, or all_to_all")
+            name = next(filter(None, map(_named, asked)), kernel) or "others"
             found.collectives[name] += length(without([event.span], clip(own_work, event.span)))  # type: ignore[assignment]
     found.launches, found.graphs = len(started), sum("GraphLaunch" in name for name in started.values())
 

@@ -7,76 +7,54 @@ from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby, pairwise
+from itertools import pairwise
 
-from course_utils.show.formats import listed
-from own_program.traces.events import CALL, DEVICE, GPU_MARK, KERNEL, MARK, OP, Event, Trace
+from own_program.traces.events import CALL, GPU_MARK, MARK, OP, Event, Trace
 from own_program.traces.intervals import Span
-from own_program.traces.names import is_communication
 
 _STEP = re.compile(r"ProfilerStep\s*#?(\d{1,9})$")
 # Two steps of one kind differ in at most this share of what they ran: the least that leaves kinds of several steps.
 _ALIKE = (0.01, 0.05, 0.2)
 _FEW = 3  # so few steps do not show which of them recur
 _BEHIND_US = 100.0  # a launch takes less: what starts later waited for other work
-_LONGER, _APART = 0.2, 3.0  # of the shorter steps' time; of the steps' spread on either side
 _SLOW_START = 1.5  # times as long as the slowest of the others: a first step that warms up
 
 
 @dataclass
-class Step:
-    """One step, or the whole of a recording without steps."""
+class ProfiledStep:
+    """One step, or the whole of a recording without steps, and where its time went, in microseconds."""
 
     number: int | None  # as the profiler counts; None for a whole recording
-    span: Span  # on the device's clock, or on the CPU's where no device ran, in microseconds
-    ran: Counter[str] = field(default_factory=Counter)  # by name
-    kernels: float = 0.0  # microseconds of a device's kernels that compute
+    span: Span  # on the device's clock, or on the CPU's where no device ran
+    names: Counter[str] = field(default_factory=Counter)  # of what ran in it
+    places: dict[str, float] = field(default_factory=dict)  # their sum is the step
+    beside: dict[str, float] = field(default_factory=dict)  # what lies in these places and is told as well
+    # What ran, by its place and name: how often, and for how long by itself.
+    ran: dict[tuple[str, str], list[float]] = field(default_factory=lambda: defaultdict(lambda: [0, 0.0]))
 
     @property
     def lasts(self) -> float:
-        """How long it lasts, in microseconds."""
+        """How long it lasts."""
         return self.span[1] - self.span[0]
 
-    def add(self, event: Event) -> None:
-        """Count something that ran in it."""
-        self.ran[event.name] += 1
-        self.kernels += event.end - event.start if event.kind == KERNEL and not is_communication(event) else 0.0
+    def get(self, what: str) -> float:
+        """The time of a place, or of what is told beside."""
+        return self.places.get(what, self.beside.get(what, 0.0))
 
 
 @dataclass
-class Kind:
-    """Steps that run the same."""
-
-    steps: list[Step]
-
-    @property
-    def name(self) -> str:
-        """Its steps, in words: ``steps 10 and 12``, and three or more in a row as a range."""
-        numbers = sorted(step.number for step in self.steps if step.number is not None)
-        if not numbers:
-            return "the recording"
-        runs = []
-        for _, each in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0]):
-            run = [number for _, number in each]
-            runs += [f"{run[0]} to {run[-1]}"] if len(run) > 2 else map(str, run)
-        if len(runs) > 4:
-            return f"steps {runs[0]}, {runs[1]}, … {runs[-1]} ({len(numbers)} of them)"
-        return f"step{'s' * (len(numbers) > 1)} {listed(runs)}"
-
-
-@dataclass
-class Steps:
+class ProfiledSteps:
     """The steps of one device, by their kind, and how they were found."""
 
-    kinds: list[Kind]  # the one with the most time first
+    kinds: list[list[ProfiledStep]]  # steps that run the same; the kind with the most time first
     basis: str  # which span was read, as a sentence without a full stop
-    notes: list[str]  # which steps were left out and why, each a sentence
-    marked: bool  # whether the trace marks steps at all
+    notes: list[str] = field(default_factory=list)  # which steps were left out and why, each a sentence
+    marked: bool = True  # whether the trace marks steps at all
 
     @property
-    def all(self) -> list[Step]:
+    def all(self) -> list[ProfiledStep]:
         """Those of all kinds, in their order."""
-        return sorted((step for kind in self.kinds for step in kind.steps), key=lambda step: step.span)
+        return sorted((step for kind in self.kinds for step in kind), key=lambda step: step.span)
 
 
 def marked_steps(events: Iterable[Event]) -> list[tuple[int, Span]]:
@@ -90,17 +68,16 @@ def marked_steps(events: Iterable[Event]) -> list[tuple[int, Span]]:
     return sorted(found.items(), key=lambda step: step[1])
 
 
-def device_steps(trace: Trace, device: int) -> Steps:
-    """The steps as a device saw them.
+def device_steps(trace: Trace, work: Sequence[Event]) -> ProfiledSteps:
+    """The steps as a device saw them, whose work is given in its order.
 
     What ran on the device belongs to the step whose call started it, whenever it ran: a device lags behind. It begins
     with its first work there; or with the CPU's mark, where the device had run dry by then. The marks on the device's
     own side are not used for that where calls were recorded: they leave out what another thread starts, such as a
     backward pass, and what another annotation encloses.
     """
-    work = sorted((e for kind in DEVICE for e in trace.events[kind] if e.device == device), key=lambda e: e.start)
     marks = marked_steps(trace.events[MARK])
-    on_device = marked_steps(event for event in trace.events[GPU_MARK] if event.device == device)
+    on_device = marked_steps(event for event in trace.events[GPU_MARK] if event.device == work[0].device)
     calls = {call.correlation: call.start for call in trace.events[CALL] if call.correlation is not None}
     own: dict[int, list[Event]] = defaultdict(list)
     starts = [span[0] for _, span in marks]
@@ -108,11 +85,10 @@ def device_steps(trace: Trace, device: int) -> Steps:
     for event in work:
         at = calls.get(event.correlation)
         place = bisect_right(starts, at) - 1 if at is not None else -1
-        if place >= 0 and at is not None and at <= marks[place][1][1]:
+        if place >= 0 and at <= marks[place][1][1]:
             own[place].append(event)
-        elif at is None or place < 0:
-            before = max(before, event.end) if not own else before
-    basis = "Steps by the marks on the {}'s side: no call that started the GPU's work was recorded in one"
+        elif (at is None or place < 0) and not own:
+            before = max(before, event.end)
     if own:
         first = own[min(own)][0]
         if first.start - calls[first.correlation] > _BEHIND_US:
@@ -120,27 +96,26 @@ def device_steps(trace: Trace, device: int) -> Steps:
             before = max(before, first.start)
         basis = "Steps as the GPU saw them: from the first work of a step to the first of the next"
         return _sorted(_by_calls(marks, own, before), basis) or _whole(work)
-    if on_device:
-        return _sorted(_by_marks(on_device, work), basis.format("GPU")) or _whole(work)
-    if marks and any(event.end > marks[0][1][0] and event.start < marks[-1][1][1] for event in work):
-        return _sorted(_by_marks(marks, work), basis.format("CPU")) or _whole(work)
-    return _whole(work)
+    beside = marks if marks and work[-1].end > marks[0][1][0] and work[0].start < marks[-1][1][1] else []
+    side = "GPU" if on_device else "CPU"
+    basis = f"Steps by the marks on the {side}'s side: no call that started the GPU's work was recorded in one"
+    return _sorted(_by_marks(on_device or beside, work), basis) or _whole(work)
 
 
-def cpu_steps(trace: Trace) -> Steps:
+def cpu_steps(trace: Trace) -> ProfiledSteps:
     """The steps by the CPU's marks, for a trace in which no device ran."""
     steps = _by_marks(marked_steps(trace.events[MARK]), trace.events[OP])
     basis = "Steps as the CPU saw them: from one mark to the next"
     return _sorted(steps, basis) or _whole([*trace.events[OP], *trace.events[MARK]])
 
 
-def _whole(events: Sequence[Event]) -> Steps:
+def _whole(events: Sequence[Event]) -> ProfiledSteps:
     span = min(event.start for event in events), max(event.end for event in events)
-    step = Step(None, span, Counter(event.name for event in events))
-    return Steps([Kind([step])], "The whole recording, from its first work to its last: no step is marked", [], False)
+    basis = "The whole recording, from its first work to its last: no step is marked"
+    return ProfiledSteps([[ProfiledStep(None, span)]], basis, marked=False)
 
 
-def _by_calls(marks: Sequence[tuple[int, Span]], own: dict[int, list[Event]], before: float) -> list[Step]:
+def _by_calls(marks: Sequence[tuple[int, Span]], own: dict[int, list[Event]], before: float) -> list[ProfiledStep]:
     places = sorted(own)
     begins = []
     for place in places:
@@ -154,30 +129,29 @@ def _by_calls(marks: Sequence[tuple[int, Span]], own: dict[int, list[Event]], be
             last = max(marks[place][1][1], *(event.end for event in own[place]))
             end = last if end is None else min(end, last)
         if start < end:
-            steps.append(Step(number, (start, end)))
-            for event in own[place]:
-                steps[-1].add(event)
+            steps.append(ProfiledStep(number, (start, end), Counter(event.name for event in own[place])))
     return steps
 
 
-def _by_marks(marks: Sequence[tuple[int, Span]], work: Sequence[Event]) -> list[Step]:
+def _by_marks(marks: Sequence[tuple[int, Span]], work: Sequence[Event]) -> list[ProfiledStep]:
     edges = [span[0] for _, span in marks] + [max((span[1] for _, span in marks), default=0.0)]
-    steps = [Step(number, span) for (number, _), span in zip(marks, pairwise(edges), strict=True) if span[0] < span[1]]
+    spans = zip(marks, pairwise(edges), strict=True)
+    steps = [ProfiledStep(number, span) for (number, _), span in spans if span[0] < span[1]]
     starts = [step.span[0] for step in steps]
     for event in work:
         place = bisect_right(starts, event.start) - 1
         if place >= 0 and event.start < steps[place].span[1]:
-            steps[place].add(event)
+            steps[place].names[event.name] += 1
     return steps
 
 
-def _sorted(steps: list[Step], basis: str) -> Steps | None:
+def _sorted(steps: list[ProfiledStep], basis: str) -> ProfiledSteps | None:
     """The steps by their kind, without those that only begin, end or warm up."""
     notes = []
     kinds = _kinds(steps)
     for step, when in ((steps[0], "first"), (steps[-1], "last")) if len(steps) > 2 else ():
         others = [each for each in steps if each is not step]
-        partial = [step] in kinds and step.ran.total() < 0.9 * min(each.ran.total() for each in others)
+        partial = [step] in kinds and step.names.total() < 0.9 * min(each.names.total() for each in others)
         slow = when == "first" and step.lasts > _SLOW_START * max(each.lasts for each in others)
         if len(steps) > 2 and (partial or slow):
             why = "only in part in the recording" if partial else "slower than all others, as a warm-up is"
@@ -185,44 +159,30 @@ def _sorted(steps: list[Step], basis: str) -> Steps | None:
             steps = others
             kinds = _kinds(steps)
     kinds.sort(key=lambda kind: -sum(step.lasts for step in kind))
-    return Steps([Kind(kind) for kind in kinds], basis, notes, True) if steps else None
+    return ProfiledSteps(kinds, basis, notes) if steps else None
 
 
-def _kinds(steps: Sequence[Step]) -> list[list[Step]]:
-    kinds: list[list[Step]] = []
+def _kinds(steps: Sequence[ProfiledStep]) -> list[list[ProfiledStep]]:
+    kinds: list[list[ProfiledStep]] = []
     for alike in _ALIKE if len(steps) > _FEW else _ALIKE[:1]:
         kinds = []
         for step in steps:
-            near = min(kinds, key=lambda kind: difference(step.ran, kind[0].ran), default=[])
-            if near and difference(step.ran, near[0].ran) <= alike:
+            near = min(kinds, key=lambda kind: difference(step, kind[0]), default=[])
+            if near and difference(step, near[0]) <= alike:
                 near.append(step)
             else:
                 kinds.append([step])
         if len(kinds) <= len(steps) / 2:
             break
-    return [part for kind in kinds for part in _by_length(kind)]
+    return kinds
 
 
-def _by_length(kind: list[Step]) -> list[list[Step]]:
-    """Steps that run the same kernels on more data, as on longer texts, apart from the others, if that is clear."""
-    ranked = sorted(kind, key=lambda step: step.kernels)
-    times = [step.kernels for step in ranked]
-    if len(times) < 4:  # a kind has two steps at least, and its steps lie near one another
-        return [kind]
-    at = max(range(2, len(times) - 1), key=lambda place: times[place] - times[place - 1])
-    gap = times[at] - times[at - 1]
-    spread = max(times[at - 1] - times[0], times[-1] - times[at])
-    if gap <= _LONGER * times[at - 1] or gap <= _APART * spread:
-        return [kind]
-    return [sorted(part, key=lambda step: step.span) for part in (ranked[:at], ranked[at:])]
-
-
-def difference(some: Counter[str], others: Counter[str]) -> float:
+def difference(one: ProfiledStep, other: ProfiledStep) -> float:
     """The share of what two steps ran that only one of them did, from 0 to 1.
 
     Example:
-        >>> difference(Counter(gemm=3), Counter(gemm=3, copy=2))
+        >>> difference(*(ProfiledStep(1, (0, 9), Counter(names)) for names in ("ggg", "gggcc")))
         0.25
     """
-    differing = sum(abs(some[name] - others[name]) for name in some.keys() | others.keys())
-    return differing / max(1, some.total() + others.total())
+    differing = sum(abs(one.names[name] - other.names[name]) for name in one.names | other.names)
+    return differing / max(1, one.names.total() + other.names.total())

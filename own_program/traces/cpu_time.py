@@ -10,13 +10,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
-from own_program.traces.anomaly import AnomalyMode, begins_in
-from own_program.traces.events import HOW, MARK, OP, PYTHON, Event, Trace, TraceError
-from own_program.traces.intervals import Span, Spans, clip, common, length, union, without
+from own_program.traces.anomaly import AnomalyMode
+from own_program.traces.events import HOW, MARK, OP, PYTHON, Event, Trace, TraceFileError
+from own_program.traces.gpu_time import ANOMALY, COMPILES, DOUBLE, HIDDEN
+from own_program.traces.intervals import Span, Spans, clip, common, covers, length, union, without
 from own_program.traces.names import LOADS, is_own_code
 from own_program.traces.origin import Origin
-from own_program.traces.shares import ANOMALY, COMPILES, DOUBLE, HIDDEN, StepShares
-from own_program.traces.steps import Steps, cpu_steps, marked_steps
+from own_program.traces.profiled_steps import ProfiledSteps, cpu_steps, marked_steps
 
 OPERATORS, COMMUNICATION, LOADING = "operators", "communication", "loading data"
 OPTIMIZING, COMPILING, ELSEWHERE = "the optimizer", "compiling", "operators of other threads"
@@ -26,54 +26,50 @@ CPU_PLACES = (OPERATORS, COMMUNICATION, LOADING, OPTIMIZING, COMPILING, ELSEWHER
 SMALL = "small operators"
 OF_MODEL, OF_OWN = "small operators of the model, and Python between", "operators outside the model, and Python around"
 _SMALL_US = 20.0
-_SPECIAL = (
+_SPECIAL = (  # whatever runs inside them
     (COMPILING, COMPILES),
     (LOADING, LOADS),
     (OPTIMIZING, re.compile(r"Optimizer\.(step|zero_grad)")),
     (COMMUNICATION, re.compile(r"(nccl|gloo|mpi|ucc|xccl|hccl):|c10d::|_c10d_functional")),
 )
-_KEPT = {place for place, _ in _SPECIAL}  # whatever runs inside them
-_BACKWARD = re.compile(r"\w+Backward\w*$")
+_KEPT = {place for place, _ in _SPECIAL}
 
 _Piece = tuple[float, float, str, Event]  # from when to when one event was the innermost of its thread, and its place
 
 
 @dataclass
-class CpuShares:
-    """The CPU's steps, and where their time went; what is counted is of all steps together."""
+class CpuTime:
+    """The CPU's steps, with where their time went; what is counted is of all steps together."""
 
-    steps: Steps
-    of: dict[int, StepShares]
+    steps: ProfiledSteps
     functions: Counter[str]  # Python's, in microseconds in which nothing else was recorded
+    for_gpu: bool  # whether there was a device, which the recording left out
+    fused: bool  # whether one call updates all parameters already
     collectives: Counter[str] = field(default_factory=Counter)
     small: int = 0  # operators of the model that take next to nothing each
     own_small: int = 0  # and those outside the model
     updates: int = 0  # operators inside the optimizer
-    fused: bool = False  # whether one call updates all parameters already
-    unseen: bool = False  # whether an optimizer is in the file, and no backward pass
-    for_gpu: bool = False  # whether there was a device, which the recording left out
 
 
-def cpu_shares(trace: Trace, anomaly: AnomalyMode, origin: Origin) -> CpuShares:
+def cpu_time(trace: Trace, anomaly: AnomalyMode, origin: Origin) -> CpuTime:
     """Work out where the time of each step on the CPU went: each moment belongs to the innermost event of its thread.
 
     Where the step's own thread records nothing, what another thread does counts: the program waits for it.
+
+    Raises:
+        TraceFileError: nothing in the trace took any time.
     """
-    events = [*trace.events[OP], *trace.events[MARK]]
-    if not any(event.end > event.start for event in events if not marked_steps([event])):
-        if trace.cut:
-            raise TraceError(f"{trace.name} ends in the middle, before anything that takes time: copy it again.")
-        raise TraceError(
+    threads: dict[object, list[Event]] = defaultdict(list)
+    for event in (*trace.events[OP], *trace.events[MARK]):
+        threads[event.tid].append(event)
+    steps_of = {tid: marked_steps(events) for tid, events in threads.items()}
+    if not any(event.end > event.start and not marked_steps([event]) for each in threads.values() for event in each):
+        raise TraceFileError(
             f"{trace.name} holds no operator and no work of a GPU that took any time. A later cycle of the "
             f"schedule may have written over what was recorded: repeat=1 forbids it. {HOW}."
         )
-    steps = cpu_steps(trace)
-    threads: dict[object, list[Event]] = defaultdict(list)
-    for event in events:
-        threads[event.tid].append(event)
-    main = next((event.tid for event in trace.events[MARK] if marked_steps([event])), None)
-    if main is None:
-        main = max(threads, key=lambda tid: length(union(event.span for event in threads[tid])))
+    # Without steps, the thread that did most.
+    main = max(threads, key=lambda tid: (len(steps_of[tid]), length(union(event.span for event in threads[tid]))))
     pieces = {tid: _pieces(sorted(own, key=lambda event: (event.start, -event.end))) for tid, own in threads.items()}
     own, everything = pieces[main], [piece for each in pieces.values() for piece in each]
     of_main, of_others = _by_place(own), _by_place(p for tid, each in pieces.items() if tid != main for p in each)
@@ -86,36 +82,30 @@ def cpu_shares(trace: Trace, anomaly: AnomalyMode, origin: Origin) -> CpuShares:
         if place == OPERATORS:
             alone[id(event)] += end - start
     small = {event for event, lasts in alone.items() if lasts < _SMALL_US}
-    of_model, of_own = origin.model.get(main, []), origin.own.get(main, [])
     sends = union(of_main[COMMUNICATION] + of_others[COMMUNICATION])
     classes = {
         SMALL: union((start, end) for start, end, _, event in own if id(event) in small),
         DOUBLE: union((start, end) for start, end, _, event in everything if event.double),
-        OF_OWN: of_own,
+        OF_OWN: origin.own.get(main, []),
         ANOMALY: union(span for spans in anomaly.spans.values() for span in spans),
     }
-    found = CpuShares(steps, {}, Counter())
-    silent: Spans = []
+    steps, silent = cpu_steps(trace), []
     for step in steps.all:
-        places = dict.fromkeys(CPU_PLACES, 0.0)
+        step.places = dict.fromkeys(CPU_PLACES, 0.0)
         left: Spans = [step.span]
         for place, spans in lanes:
             taken = common(left, clip(spans, step.span))
-            places[place] += length(taken)
+            step.places[place] += length(taken)
             left = without(left, taken)
-        places[PYTHON_CODE] = length(left)
+        step.places[PYTHON_CODE] = length(left)
         silent += left
-        beside = {what: length(clip(spans, step.span)) for what, spans in classes.items()}
-        beside[OF_MODEL] = length(common(union([*clip(classes[SMALL], step.span), *left]), of_model))
-        beside[HIDDEN] = max(0.0, round(length(clip(sends, step.span)) - places[COMMUNICATION], 3))
-        found.of[id(step)] = StepShares(step.lasts, places, beside)
-    found.functions = own_functions(trace, main, silent)
+        step.beside = {what: length(clip(spans, step.span)) for what, spans in classes.items()}
+        between = union([*clip(classes[SMALL], step.span), *left])
+        step.beside[OF_MODEL] = length(common(between, origin.model.get(main, [])))
+        step.beside[HIDDEN] = max(0.0, round(length(clip(sends, step.span)) - step.places[COMMUNICATION], 3))
+    fused = any("_fused_" in event.name for event in trace.events[OP])
+    found = CpuTime(steps, own_functions(trace, main, silent), trace.has_gpu_side, fused)
     _count(found, everything, small, origin)
-    names = {event.name for event in events}
-    found.fused = any("_fused_" in name for name in names)
-    updates = any(name.startswith("Optimizer.step") for name in names)
-    found.unseen = updates and not any(_BACKWARD.search(name) for name in names)
-    found.for_gpu = trace.has_gpu_side and not trace.cut  # whose missing part may hold it
     return found
 
 
@@ -124,16 +114,10 @@ def own_functions(trace: Trace, tid: object, spans: Spans, begun_inside: bool = 
     found: Counter[str] = Counter()
     own = [event for event in trace.events[PYTHON] if event.tid == tid and is_own_code(event.name)]
     if begun_inside:
-        own = [event for event in own if begins_in(spans, event)]
-    first = 0  # of the spans that a piece can reach: both are sorted
+        own = [event for event in own if covers(spans, event.start)]
     for start, end, _, event in _pieces(own):  # by themselves: they begin and end across annotations
-        while first < len(spans) and spans[first][1] <= start:
-            first += 1
-        place = first
-        while place < len(spans) and spans[place][0] < end:
-            found[event.name] += min(end, spans[place][1]) - max(start, spans[place][0])  # type: ignore[assignment]
-            place += 1
-    return found
+        found[event.name] += length(clip(spans, (start, end)))  # type: ignore[assignment]
+    return +found
 
 
 def _by_place(pieces: Iterable[_Piece]) -> dict[str, list[Span]]:
@@ -174,22 +158,19 @@ def _pieces(events: Sequence[Event]) -> list[_Piece]:
     return found
 
 
-def _count(found: CpuShares, pieces: Sequence[_Piece], small: set[int], origin: Origin) -> None:
+def _count(found: CpuTime, pieces: Sequence[_Piece], small: set[int], origin: Origin) -> None:
     steps = found.steps.all
-    starts, ends = [step.span[0] for step in steps], [step.span[1] for step in steps]
-    rans = [found.of[id(step)].ran for step in steps]
+    starts = [step.span[0] for step in steps]
     seen: set[int] = set()
     for start, end, place, event in pieces:
-        step, name = bisect_left(starts, end) - 1, event.name
-        if event.kind == OP and (place in (OPTIMIZING, LOADING)):
-            name = f"{place}: {name}"
-        while step >= 0 and (lasts := min(end, ends[step]) - max(start, starts[step])) > 0:
+        at = bisect_left(starts, end) - 1
+        while at >= 0 and (lasts := min(end, steps[at].span[1]) - max(start, starts[at])) > 0:
             first = id(event) not in seen
             seen.add(id(event))
             if place == COMMUNICATION:
                 found.collectives[event.name] += lasts  # type: ignore[assignment]
             if event.kind == OP:
-                ran = rans[step][place, name]
+                ran = steps[at].ran[place, event.name]
                 ran[0] += first
                 ran[1] += lasts
                 found.updates += first and place == OPTIMIZING
@@ -197,4 +178,4 @@ def _count(found: CpuShares, pieces: Sequence[_Piece], small: set[int], origin: 
                     own = origin.is_own(event)
                     found.small += not own
                     found.own_small += own
-            step -= 1
+            at -= 1

@@ -6,10 +6,9 @@ import re
 from collections import Counter
 from dataclasses import dataclass
 
-from own_program.traces.anomaly import begins_in
-from own_program.traces.cpu import own_functions
+from own_program.traces.cpu_time import own_functions
 from own_program.traces.events import MARK, OP, Trace
-from own_program.traces.intervals import Spans, length, union
+from own_program.traces.intervals import Spans, covers, length, union
 from own_program.traces.names import LOADS
 
 _FETCHES = re.compile(r"aten::(select|index|slice|narrow|index_select|unbind)$")
@@ -20,7 +19,7 @@ _MOST_OTHERS = 0.25  # operators for each fetch: more of them prepare the sample
 
 
 @dataclass
-class Loading:
+class DataLoaderTime:
     """What was seen inside the DataLoader."""
 
     spans: Spans
@@ -30,7 +29,7 @@ class Loading:
     functions: Counter[str]  # the program's own inside it, in microseconds; empty without stacks
 
 
-def loading_of(trace: Trace) -> Loading:
+def data_loader_time(trace: Trace) -> DataLoaderTime:
     """Look into the DataLoader of a trace."""
     marks = [event for kind in (MARK, OP) for event in trace.events[kind] if LOADS.match(event.name)]
     spans = union(mark.span for mark in marks)
@@ -39,7 +38,7 @@ def loading_of(trace: Trace) -> Loading:
     for event in trace.events[OP] if marks else ():
         if event.tid in threads and event.start >= until and not LOADS.match(event.name):
             until = event.end
-            operators[event.name] += begins_in(spans, event)
+            operators[event.name] += covers(spans, event.start)
     alone = any("_SingleProcess" in mark.name for mark in marks)
     fetched = {name: count for name, count in operators.items() if _FETCHES.match(name)}
     fetches = sum(fetched.values())
@@ -48,4 +47,4 @@ def loading_of(trace: Trace) -> Loading:
     if not (alone and cheap and fetches >= _LEAST_FETCHES * len(marks)):
         fetches = 0
     functions = sum((own_functions(trace, tid, spans, begun_inside=True) for tid in threads), Counter[str]())
-    return Loading(spans, alone, fetches, max(fetched, key=fetched.__getitem__, default=""), functions)
+    return DataLoaderTime(spans, alone, fetches, max(fetched, key=fetched.__getitem__, default=""), functions)

@@ -53,10 +53,7 @@ def trace_requests(work: Callable[[int], Any], model: torch.nn.Module, lengths: 
         >>> double.sizes(50)
         [200, 200]
     """
-    traces = [
-        trace_memory(lambda at=length: work(at), device="cpu", model=model, verify=False, overhead=False)
-        for length in lengths
-    ]
+    traces = [trace_memory(lambda at=length: work(at), device="cpu", model=model) for length in lengths]
     short, long = ([block for block in trace.blocks if block.born] for trace in traces)
     if any(trace.condensed for trace in traces):
         raise ValueError("work does too much for one trace: its blocks were condensed. Trace a smaller model.")

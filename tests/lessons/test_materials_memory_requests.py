@@ -50,7 +50,7 @@ def test_the_peak_is_that_of_the_trace(model: GPT, kinds: dict[str, Requests]):
         passes(model, 37, 2, 256)
         model.zero_grad()
 
-    trace = trace_memory(work, device="cpu", model=model, verify=False, overhead=False)
+    trace = trace_memory(work, device="cpu", model=model)
     events = kinds["warm-up"].events(37, "w", factor=1)
     level = peak = 0
     sizes = {}

@@ -136,4 +136,4 @@ def test_who_makes_a_result_may_say_so_and_nothing_else():
 
 
 def test_a_trace_is_of_the_device_that_it_ran_on():
-    assert trace_memory(on_cpu, "a sum", device="cpu", overhead=False).worked_by == "cpu"
+    assert trace_memory(on_cpu, "a sum", device="cpu").worked_by == "cpu"

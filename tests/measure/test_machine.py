@@ -61,7 +61,6 @@ def _gpu(monkeypatch: pytest.MonkeyPatch, gib: float, capability: tuple[int, int
     ("kind", "size", "expected_size", "expected"),
     [
         ("cpu", None, "smoke", "small"),
-        ("cpu", "full", "full", "small"),
         ("mps", "full", "full", "small"),
         ("cuda", None, "full", "large"),
         ("cuda", "  Smoke ", "smoke", "small"),
@@ -83,18 +82,6 @@ def test_a_small_or_old_gpu_gets_the_small_size(on, monkeypatch, gib: float, cap
     assert scaled(cpu="small", cuda="large") == "small"
 
 
-def test_a_forked_child_need_not_ask_cuda_for_its_size(on, monkeypatch):
-    on("cuda", "full")
-    _gpu(monkeypatch, 139.8, (9, 0))
-    assert scaled(cpu="small", cuda="large") == "large"
-
-    def refuse(device: int) -> None:
-        raise RuntimeError("Cannot re-initialize CUDA in forked subprocess")
-
-    monkeypatch.setattr(torch.cuda, "get_device_properties", refuse)
-    assert scaled(cpu="small", cuda="large") == "large"
-
-
 def test_a_size_that_is_none_is_one_clear_message(on):
     on("cuda", "huge")
     with pytest.raises(ValueError, match=r"COURSE_SIZE='huge'.*set it to 'smoke' or 'full', or unset it"):
@@ -108,20 +95,14 @@ def test_environment_of_this_machine() -> None:
     here = environment()
     assert _SLUG.fullmatch(here.machine)
     assert here.device_kind == device_kind()
-    assert here.cpu_model
     assert not re.search(r"\((R|TM)\)|@", here.cpu_model)
     assert here.cpu_cores >= 1
     assert here.memory_bytes > 2**28
-    assert here.python == ".".join(map(str, sys.version_info[:3]))
-    assert here.torch == torch.__version__
-    assert here.torch_threads == torch.get_num_threads()
-    assert here.size in ("smoke", "full")
+    assert (here.torch, here.torch_threads) == (torch.__version__, torch.get_num_threads())
     assert datetime.date.fromisoformat(here.date)
-    assert here.commit is None or re.fullmatch(r"[0-9a-f]{7,40}", here.commit)
     if here.device_kind == "cpu":
         assert here.device_name == here.cpu_model
         assert f"-{here.cpu_cores}-core" in here.machine
-        assert (here.gpu_count, here.gpu_memory_bytes, here.driver, here.cuda) == (0, None, None, None)
 
 
 def test_environment_holds_no_host_name_user_or_path() -> None:
@@ -152,11 +133,9 @@ def test_vendors_decorations_are_left_out(monkeypatch: pytest.MonkeyPatch) -> No
     ("start", "changes"),
     [
         (CPU, {"memory_bytes": CPU.memory_bytes - 90 * 2**20}),  # the system keeps more after the next start
-        (CPU, {"memory_bytes": CPU.memory_bytes - 2**28}),
         (CPU, {"torch": "2.14.0", "python": "3.12.1", "torch_threads": 1, "size": "full", "commit": "abc1234"}),
         (GPU, {"driver": "590.10", "cuda": "13.1", "sm_clock_mhz": 345, "date": "2027-01-01"}),
         (GPU, {"gpu_memory_bytes": GPU.gpu_memory_bytes - 10 * 2**20}),  # another driver keeps some
-        (GPU, {"machine": "called otherwise until now"}),
     ],
 )
 def test_a_machine_keeps_its_name(start: Environment, changes: dict) -> None:
@@ -167,16 +146,9 @@ def test_a_machine_keeps_its_name(start: Environment, changes: dict) -> None:
     ("start", "changes"),
     [
         (CPU, {"cpu_flags": ("avx2", "avx512f")}),
-        (CPU, {"cpu_family": "25-17"}),
         (CPU, {"memory_bytes": CPU.memory_bytes * 2}),
-        (CPU, {"os": "Darwin arm64"}),
-        (CPU, {"device_kind": "mps"}),
         (GPU, {"gpu_count": 2}),
         (GPU, {"power_limit_w": 350.0}),
-        (GPU, {"cpu_cores": 8}),
-        (GPU, {"cpu_model": "AMD EPYC 9654"}),
-        (GPU, {"memory_bytes": GPU.memory_bytes * 2}),
-        (GPU, {"compute_capability": "9.1"}),
     ],
 )
 def test_machines_that_measure_otherwise_have_names_of_their_own(start: Environment, changes: dict) -> None:
@@ -199,7 +171,7 @@ def test_people_read_device_cores_and_memory() -> None:
 
 @pytest.mark.parametrize(
     ("seen_gib", "sold"),
-    [(0.95, 1), (3.8, 4), (7.6, 8), (11.6, 12), (15.3, 16), (23.54, 24), (47.1, 48), (62.7, 64), (125.6, 128)],
+    [(0.95, 1), (7.6, 8), (23.54, 24), (62.7, 64)],
 )
 def test_memory_is_what_the_machine_was_sold_with(seen_gib: float, sold: int) -> None:
     there = dataclasses.replace(CPU, memory_bytes=int(seen_gib * 2**30))
@@ -264,7 +236,6 @@ def test_environment_of_a_gpu_machine(h200: Callable[..., None]) -> None:
     ("refuses", "answers"),
     [
         (["nvmlDeviceGetPowerManagementLimit"], ("580.159.04", None, 1980)),
-        (["nvmlDeviceGetHandleByUUID"], ("580.159.04", 300, 1980)),
         (["nvmlInit"], (None, None, None)),
     ],
 )
@@ -289,27 +260,19 @@ def test_the_state_of_a_gpu_is_read_in_words(h200: Callable[..., None]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("refuses", "lacks", "state"),
+    ("refuses", "state"),
     [
-        # An old driver, or an old package, knows the reasons by their old name.
-        (["nvmlDeviceGetCurrentClocksEventReasons"], "", GpuState(1980, 61, 690.5, idle=True)),
-        ([], "nvmlDeviceGetCurrentClocksEventReasons", GpuState(1980, 61, 690.5, idle=True)),
-        (["nvmlDeviceGetPowerUsage", "nvmlDeviceGetTemperature"], "NVML_CLOCK_SM", GpuState(throttled_by=_REASONS)),
-        (["nvmlInit"], "", None),
+        # An old driver knows the reasons by their old name.
+        (["nvmlDeviceGetCurrentClocksEventReasons"], GpuState(1980, 61, 690.5, idle=True)),
+        (["nvmlDeviceGetPowerUsage", "nvmlDeviceGetTemperature"], GpuState(1980, throttled_by=_REASONS)),
+        (["nvmlInit"], None),
     ],
 )
 def test_what_nvml_does_not_say_of_the_state_is_left_out(
-    h200: Callable[..., None], monkeypatch: pytest.MonkeyPatch, refuses: list[str], lacks: str, state: GpuState | None
+    h200: Callable[..., None], refuses: list[str], state: GpuState | None
 ) -> None:
     h200(*refuses)
-    if lacks:
-        monkeypatch.delattr(sys.modules["pynvml"] if lacks.startswith("nvml") else _Nvml, lacks)
     assert gpu_state() == state
-
-
-def test_a_machine_without_a_gpu_has_no_state_to_read(on: Callable[..., None]) -> None:
-    on("cpu")
-    assert gpu_state() is None
 
 
 def test_the_installed_nvml_has_what_is_asked_and_gives_the_reasons_these_bits() -> None:
@@ -342,18 +305,14 @@ _BEFORE = GpuState(1980, 55, 300.0)
         ),
         (_BEFORE, GpuState(1410), "The GPU slowed its clock from 1980 to 1410 MHz while this was measured."),
         (_BEFORE, GpuState(1965), ""),  # a step or two
-        (_BEFORE, GpuState(1980, 61, 650.0), ""),
         # It waits for work: so low a clock slows nothing, before or after.
         (_BEFORE, GpuState(345, idle=True), ""),
-        (GpuState(345, idle=True), GpuState(1980), ""),
         (
             GpuState(345, idle=True),
             GpuState(1410, throttled_by=("heat",)),
             "The GPU held its clock down to 1410 MHz (heat) while this was measured.",
         ),
-        (GpuState(), GpuState(throttled_by=("heat",)), "The GPU held its clock down (heat) while this was measured."),
         (GpuState(), GpuState(1410), ""),  # nobody can tell
-        (None, GpuState(1410, throttled_by=("heat",)), ""),
         (_BEFORE, None, ""),
     ],
 )

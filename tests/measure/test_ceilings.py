@@ -26,16 +26,11 @@ class _Looking(Device):
 
     def __init__(self, kind: str = "cpu") -> None:
         self.kind = kind
-        self.tensors: list[list[torch.Tensor]] = []
-        self.calls: list[int] = []
+        self.tensors: dict[Callable[[], Any], list[torch.Tensor]] = {}
 
     def sample(self, fn: Callable[[], Any], calls: int, cache: str) -> Sample:
-        assert cache == "warm"
-        if fn not in getattr(self, "seen", []):
-            self.seen = [*getattr(self, "seen", []), fn]
-            cells = [cell.cell_contents for cell in fn.__closure__ or ()]
-            self.tensors.append([value for value in cells if isinstance(value, torch.Tensor)])
-        self.calls.append(calls)
+        cells = [cell.cell_contents for cell in fn.__closure__ or ()]
+        self.tensors[fn] = [value for value in cells if isinstance(value, torch.Tensor)]
         return Sample(1e-3)
 
 
@@ -71,7 +66,7 @@ def test_rates_are_measured_on_random_data(unmeasured: None, monkeypatch: pytest
     monkeypatch.setattr(limits, "device_under_test", lambda on: device)
     monkeypatch.setattr(Device, "cache_bytes", lambda self: 2**18)
     result = limits.ceilings()
-    inputs = [tensors for tensors in device.tensors if tensors and tensors[0].numel() > 1]
+    inputs = [tensors for tensors in device.tensors.values() if tensors and tensors[0].numel() > 1]
     assert len(inputs) == len(result.entries) - 1  # all but the launch of a tiny operation
     for tensors in inputs:
         # A product also has a target, whose memory holds whatever was there before.

@@ -62,16 +62,10 @@ def test_values_become_curves():
     assert result["every tenth"].final == 1.5
 
 
-def test_curves_that_end_apart_are_compared_at_their_own_last_points():
-    card = curves({"short": [4.0, 3.0], "long": [4.0, 3.5, 1.0]}, x="step", y="loss").card()
-    assert card.sentence == "loss at each one's last step: from 1 (long) to 3 (short)."
-
-
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
         ({}, "at least one line"),
-        ({"a": []}, "'a'"),
         ({"a": ([1, 2], [1.0])}, "2 and 1"),
     ],
 )

@@ -91,34 +91,3 @@ def test_a_matrix_product_runs_under_its_own_precision_and_puts_it_back(
     limits._matmul(16, torch.float32, "cpu", tf32=tf32)()
     assert seen == ["tf32" if tf32 else "ieee"]
     assert switch.fp32_precision == before
-
-
-def test_what_is_measured_on_a_gpu(unmeasured: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    inputs_made: list[tuple[Any, ...]] = []
-
-    def note(*what: Any, **more: Any) -> Callable[[], None]:
-        inputs_made.append((*what, *more.items()))
-        return lambda: None
-
-    for name in ("_copy", "_matmul", "_launch"):
-        monkeypatch.setattr(limits, name, lambda *a, _name=name, **k: note(_name, *a, **k))
-    monkeypatch.setattr(limits, "device_under_test", lambda on: _Looking("cuda"))
-    monkeypatch.setattr(limits, "scaled", lambda *, cpu, cuda: cuda)
-    result = limits.ceilings()
-    dtypes = ("float32", "bfloat16", "float16", "tfloat32")
-    names = ["copy", *(f"matmul {dtype}" for dtype in dtypes), "host to device", "device to host", "launch"]
-    assert [entry.name for entry in result] == names
-    # The product of each dtype is made of that dtype, on the GPU.
-    assert inputs_made == [
-        ("_copy", 2**30, "cuda", "cuda"),
-        ("_matmul", 8192, torch.float32, "cuda"),
-        ("_matmul", 8192, torch.bfloat16, "cuda"),
-        ("_matmul", 8192, torch.float16, "cuda"),
-        ("_matmul", 8192, torch.float32, "cuda", ("tf32", True)),
-        ("_copy", 2**28, "pinned", "cuda"),
-        ("_copy", 2**28, "cuda", "pinned"),
-        ("_launch", "cuda"),
-    ]
-    # One way over the link, so bytes count once; in the GPU's own memory they are read and written.
-    assert result["host to device"].work == 2**28
-    assert result["copy"].work == 2 * 2**30

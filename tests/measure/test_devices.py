@@ -67,13 +67,6 @@ def test_cuda_asynchronous_work_is_enqueued_long_before_it_is_done(gpu: Scripted
     assert sample.enqueue_s < 0.01 * sample.elapsed_s
 
 
-def test_cuda_timing_begins_when_the_gpu_is_idle(gpu: ScriptedCuda, cuda: CudaDevice) -> None:
-    gpu.kernel(5.0)  # somebody else's work from before
-    assert cuda.sample(lambda: gpu.kernel(1e-3), 1, "warm").elapsed_s < 2e-3
-    gpu.kernel(5.0)
-    assert cuda.sample(lambda: gpu.kernel(1e-3), 1, "cold").elapsed_s < 2e-3
-
-
 # GPU: cold cache
 
 
@@ -240,22 +233,13 @@ def test_no_garbage_collection_inside_a_timing(cache: str) -> None:
     assert gc.isenabled()
 
 
-@pytest.mark.parametrize(
-    ("files", "expected"),
-    [
-        ({"index0": "32K", "index2": "1024K", "index3": "96M"}, 96 * MIB),
-        ({"index0": "32K", "index3": ""}, 32 * 1024),
-        ({}, 64 * MIB),
-    ],
-)
-def test_last_level_cache_is_read_from_the_system(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str], expected: int
-) -> None:
-    for folder, text in files.items():
+def test_last_level_cache_is_read_from_the_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Device, "_cache_folder", tmp_path)
+    assert Device().cache_bytes() == 64 * MIB
+    for folder, text in {"index0": "32K", "index2": "96M", "index3": ""}.items():
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "size").write_text(text + "\n", encoding="ascii")
-    monkeypatch.setattr(Device, "_cache_folder", tmp_path)
-    assert Device().cache_bytes() == expected
+    assert Device().cache_bytes() == 96 * MIB
 
 
 # What torch takes for the number in `tensor * 2`.

@@ -69,13 +69,9 @@ def trace_requests(work: Callable[[int], Any], model: torch.nn.Module, lengths: 
 def training_events(
     kinds: Mapping[str, Requests], lengths: Sequence[int], model: torch.nn.Module, factor: int = 1
 ) -> tuple[list[Event], list[int]]:
-    """A whole training: the weights, a first step that makes the optimizer's state, and all others.
+    """A whole training: the weights, a ``first step`` that makes the optimizer's state, and every other ``step``.
 
-    Args:
-        kinds: the requests of the ``first step``, and of every other ``step``.
-        lengths: tokens in a row, of each batch.
-        model: whose weights are asked for first.
-        factor: by what all sizes are multiplied.
+    ``lengths`` are the tokens in a row of each batch; all sizes are multiplied by ``factor``.
 
     Returns:
         The events, and after how many of them each step ends.

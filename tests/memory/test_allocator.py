@@ -84,6 +84,7 @@ def test_options_are_read_as_the_variable_is_written() -> None:
     assert AllocatorOptions.parse(options.text) == options
     assert AllocatorOptions.parse("") == AllocatorOptions.parse("expandable_segments:False") == AllocatorOptions()
     assert AllocatorOptions().text == ""
+    assert AllocatorOptions.parse("max_split_size_mb:20").text == "max_split_size_mb:20"
 
 
 @pytest.mark.parametrize(
@@ -376,3 +377,20 @@ def test_states_of_a_run_are_those_of_its_moments(events, options: str) -> None:
             assert next(states) == state == run.state(after)
         if event is not None:  # an EmptyCache() is an empty tuple
             straight.apply(event)
+
+
+@settings(max_examples=20, deadline=None)
+@given(event_streams(), st.sampled_from(("", "max_split_size_mb:24")), st.sampled_from((None, 100 * MIB)))
+def test_an_allocator_may_begin_with_the_segments_of_another(events, options: str, cap: int | None) -> None:
+    half = len(events) // 2
+    first, second = (Allocator(AllocatorOptions.parse(options), cap) for _ in range(2))
+    for event in events[:half]:
+        first.apply(event)
+    state = first.state()
+    second.begin(state, max((segment.address + segment.bytes for segment in state.segments), default=0))
+    second.empty |= first.empty  # what holds nothing is in no segment
+    assert second.state().segments == state.segments
+    assert (second.reserved, second.allocated) == (first.reserved, first.allocated)
+    for event in events[half:]:
+        assert first.apply(event) == second.apply(event)
+        assert (second.reserved, second.allocated) == (first.reserved, first.allocated)

@@ -235,6 +235,14 @@ def test_ties_go_to_the_oldest_segment_or_to_the_lowest_address() -> None:
         assert allocator.live[4].address == expected
 
 
+def test_a_request_of_nothing_takes_nothing() -> None:
+    run = simulate_allocator([Allocate("a", 0), Allocate("b", 1), Free("a"), Free("b"), EmptyCache()])
+    assert in_mib(run.reserved_bytes) == [0, 2, 2, 2, 0]
+    assert list(run.allocated_bytes) == [0, 512, 512, 0, 0]
+    assert run.words(0) == "a asks for nothing and gets nothing."
+    assert run.words(4) == "empty_cache() gives 2 MiB back to the device."
+
+
 # Running out of memory
 
 

@@ -19,7 +19,7 @@ BLOCK = 512
 
 
 class ScriptedHistory(TorchDispatchMode):
-    """Enter it around what is traced; pass it to the CUDA tracer as ``api``.
+    """Enter it around what is traced; pass it to ``on_cuda`` as ``api``.
 
     Args:
         scratch_op: an operation during which memory is taken that becomes no tensor.
@@ -35,7 +35,7 @@ class ScriptedHistory(TorchDispatchMode):
         self.allocated = self.peak = self.reserved = self.device_allocs = 0
         self.live: dict[int, int] = {}  # address to bytes
         self.clock_us = 1_000_000
-        self.initialized = True
+        self.initialized = False  # a CPU build of torch cannot be asked whether the history is on
         self._refs: dict[int, weakref.ref[Any]] = {}
         self.memory = types.SimpleNamespace(
             _record_memory_history=self._record,

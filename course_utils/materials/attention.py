@@ -129,7 +129,7 @@ def assert_close(expected: Any, actual: Any) -> None:
             raise AssertionError(f"the relative error is {error:.1e}, and {allowed:.1e} is allowed for {theirs.dtype}")
 
 
-class _Recorder(TorchDispatchMode):
+class _OperationLog(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.operations: list[str] = []
@@ -140,14 +140,12 @@ class _Recorder(TorchDispatchMode):
 
 
 def kernel_of(call: Callable[[], Any]) -> str:
-    """Find out which attention kernel a call runs, by watching the operations that reach the device.
-
-    It is for one call of attention. Of a whole model it names the first fused kernel alone, and any softmax counts as
-    ``math``: to be sure of a model, forbid math with ``sdpa_kernel`` in a test. Of compiled code it tells nothing.
+    """Which attention kernel one call of attention runs, by the operations that reach the device.
 
     Returns:
         ``flash``, ``efficient``, ``cudnn`` or another fused kernel of SDPA; ``math`` if it took a softmax apart from
-        its matrix products; the full name of another operation that speaks of attention; ``none`` else.
+        its matrix products; the full name of another operation that speaks of attention; ``none`` else. Of compiled
+        code it tells nothing.
 
     Example:
         >>> q = torch.randn(1, 2, 16, 8)
@@ -156,7 +154,7 @@ def kernel_of(call: Callable[[], Any]) -> str:
         >>> kernel_of(lambda: functional.scaled_dot_product_attention(q, q, q, dropout_p=0.1))
         'math'
     """
-    with _Recorder() as seen:
+    with _OperationLog() as seen:
         call()
     for operation in seen.operations:
         if fused := re.search(r"_scaled_dot_product_(?!attention)(\w+?)_attention", operation):

@@ -53,10 +53,7 @@ def trace_requests(work: Callable[[int], Any], model: torch.nn.Module, lengths: 
         >>> double.sizes(50)
         [200, 200]
     """
-    traces = [
-        trace_memory(lambda at=length: work(at), device="cpu", model=model, verify=False, overhead=False)
-        for length in lengths
-    ]
+    traces = [trace_memory(lambda at=length: work(at), device="cpu", model=model) for length in lengths]
     short, long = ([block for block in trace.blocks if block.born] for trace in traces)
     if any(trace.condensed for trace in traces):
         raise ValueError("work does too much for one trace: its blocks were condensed. Trace a smaller model.")
@@ -72,13 +69,9 @@ def trace_requests(work: Callable[[int], Any], model: torch.nn.Module, lengths: 
 def training_events(
     kinds: Mapping[str, Requests], lengths: Sequence[int], model: torch.nn.Module, factor: int = 1
 ) -> tuple[list[Event], list[int]]:
-    """A whole training: the weights, a first step that makes the optimizer's state, and all others.
+    """A whole training: the weights, a ``first step`` that makes the optimizer's state, and every other ``step``.
 
-    Args:
-        kinds: the requests of the ``first step``, and of every other ``step``.
-        lengths: tokens in a row, of each batch.
-        model: whose weights are asked for first.
-        factor: by what all sizes are multiplied.
+    ``lengths`` are the tokens in a row of each batch; all sizes are multiplied by ``factor``.
 
     Returns:
         The events, and after how many of them each step ends.

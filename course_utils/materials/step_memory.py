@@ -29,9 +29,7 @@ def peak_bytes(fn: Callable[[], Any]) -> int | None:
 def kept_bytes(forward: Callable[[], Any], besides: Iterable[torch.Tensor] = ()) -> int:
     """Bytes of the storages that autograd keeps for the backward pass of ``forward``, each counted once.
 
-    Args:
-        forward: a call that computes something with gradients; its result lives until the bytes are counted.
-        besides: tensors that live anyway and do not count, such as ``model.parameters()`` and the input.
+    ``besides`` are tensors that live anyway and do not count, such as ``model.parameters()`` and the input.
 
     Example:
         >>> model, x = torch.nn.Sequential(torch.nn.Linear(256, 256), torch.nn.GELU()), torch.zeros(1024, 256)
@@ -56,12 +54,9 @@ def kept_bytes(forward: Callable[[], Any], besides: Iterable[torch.Tensor] = ())
 def worked_out(build: Callable[[], tuple[torch.nn.Module, Any, Callable[[], Any]]], steps: int = 2) -> StepMemory:
     """The memory of a training step by part, worked out with fake tensors: nothing is computed and nothing allocated.
 
-    The last of ``steps`` counts, so that the optimizer has its state. Bytes are those of tensors, as a CPU keeps them:
-    a kernel's scratch memory, and what a GPU's allocator rounds up, are left out.
-
-    Args:
-        build: makes the model, its optimizer (or None) and the step; all tensors must be made inside it.
-        steps: how many steps run.
+    ``build`` makes the model, its optimizer (or None) and the step, and all tensors. The last of ``steps`` counts, so
+    that the optimizer has its state. Bytes are those of tensors, as a CPU keeps them: a kernel's scratch memory, and
+    what a GPU's allocator rounds up, are left out.
 
     Example:
         >>> def build():

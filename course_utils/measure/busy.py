@@ -19,11 +19,7 @@ _STALLED = 4.0
 
 
 class Watch:
-    """Looks at the machine before and after a block.
-
-    Attributes:
-        others_cores: cores that other programs kept busy, on average. This one's children are no others.
-        sentence: what a reader must know; empty if the machine was left alone.
+    """Looks at the machine before and after a block; ``sentence`` says what a reader must know, if anything.
 
     Example:
         >>> with Watch() as watch:
@@ -32,7 +28,6 @@ class Watch:
         True
     """
 
-    others_cores = 0.0
     sentence = ""
 
     def __enter__(self) -> Watch:
@@ -46,8 +41,7 @@ class Watch:
         seconds = time.perf_counter() - self._started
         everybody, own, taken = (after - before for after, before in zip(_usage(), self._before, strict=True))
         self._spins += _spins()
-        self.others_cores = max(0.0, everybody - own) / seconds
-        self.sentence = _in_words(self.others_cores, seconds, taken)
+        self.sentence = _in_words(max(0.0, everybody - own) / seconds, seconds, taken)
         slowest = statistics.quantiles(self._spins, n=20)[-1] / statistics.median(self._spins)
         if not self.sentence and slowest > _STALLED:
             self.sentence = f"The machine stalls: a fixed loop took {slowest:.0f} times as long in one of twenty tries."

@@ -19,9 +19,6 @@ from course_utils.show.progress import progress
 # Samples of one ceiling: the best of them counts, so a few dozen are enough, and slow machines stop at the time.
 _SAMPLES, _SECONDS_EACH, _SECONDS_EACH_IN_TESTS = 40, 0.4, 0.05
 _EXPECTED_S = 4.0
-# What ceilings are called, on whatever machine.
-NAMES = ("copy", "matmul float32", "matmul bfloat16", "matmul float16", "matmul tfloat32")
-NAMES += ("host to device", "device to host", "launch")
 
 
 def ceilings(name: str | None = None, *, on: str | None = None) -> Ceilings:
@@ -53,7 +50,7 @@ def _measured(on: str | None, threads: int, size: str) -> Ceilings:
     """All three decide what is measured: the device, as many threads as there are now, and the sizes of now."""
     del threads, size
     device = device_under_test(on)
-    where = {"cuda": "cuda", "mps": "mps"}.get(device.kind, "cpu")
+    where = device.kind
     # Four times the last-level cache, so that it is memory that is measured.
     copy_bytes = scaled(cpu=min(4 * device.cache_bytes(), 2**28), cuda=2**30) if where != "mps" else 2**28
     n = scaled(cpu=1024, cuda=8192)

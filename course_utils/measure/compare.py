@@ -25,15 +25,11 @@ def measure(
     *,
     name: str | None = None,
     budget_s: float = DEFAULT_BUDGET_S,
-    cache: str = "warm",
     memory: bool = True,
     parameters: Mapping[str, Any] | None = None,
     items: float | None = None,
-    flops: float | None = None,
-    bytes: float | None = None,
     on: str | None = None,
     device: Device | None = None,
-    says: Callable[[Measurement], str] | None = None,
 ) -> Measurement:
     """Measure one piece of code: when there is nothing to compare it with.
 
@@ -51,13 +47,13 @@ def measure(
     def enough(seconds: Sequence[Sequence[float]], confidence: float, spent_s: float) -> bool:
         return paired.is_precise(paired.median_interval(seconds[0], confidence), spent_s)
 
-    with Rounds({label: fn}, name or label, budget_s, cache, device or device_under_test(on)) as rounds:
+    with Rounds({label: fn}, name or label, budget_s, "warm", device or device_under_test(on)) as rounds:
         rounds.first_calls(keep_outputs=False)
         rounds.run(rounds.cases, enough)
         rounds.extras(memory)
     return keep(
         rounds.cases[0].measurement(
-            {"items": items, "flops": flops, "bytes": bytes},
+            {"items": items},
             environment=here,
             name=name,
             parameters=dict(parameters or {}),
@@ -65,8 +61,7 @@ def measure(
             busy=rounds.busy,
             worked_by=rounds.worked_by,
             interrupted=rounds.interrupted,
-        ),
-        says,
+        )
     )
 
 

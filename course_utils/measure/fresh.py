@@ -159,10 +159,7 @@ def fresh(factory: Callable[..., Callable[[], Any]], *args: Any, **kwargs: Any) 
     weights and shares nothing with the others. Switches that it sets (TF32, thread count, deterministic algorithms...)
     are in force whenever its case runs, and at no other time.
 
-    Args:
-        factory: called with ``args`` and ``kwargs``; returns the function to time, which takes no arguments.
-        *args: for the factory.
-        **kwargs: for the factory.
+    ``factory`` is called with ``args`` and ``kwargs``, and returns the function to time, which takes no arguments.
 
     Example:
         >>> def training_step(fused):

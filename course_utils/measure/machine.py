@@ -55,12 +55,9 @@ def scaled(*, cpu: Any, cuda: Any) -> Any:
     """Choose the problem size for this machine.
 
     ``COURSE_SIZE=smoke`` gives every machine the small size, ``full`` a GPU the large one. ``test`` is for the course's
-    own tests: the small sizes, and a fraction of a second for each measurement, whatever its ``budget_s``.
-
-    Args:
-        cpu: value for a CPU, and for any machine at smoke size. It must run on 2 cores in a second or so.
-        cuda: value for a CUDA GPU at full size. It must fit 8 GiB; a GPU with less memory, or older than compute
-            capability 7.5, gets the other value.
+    own tests: the small sizes, and a fraction of a second for each measurement, whatever its ``budget_s``. What
+    ``cpu`` gives must run on 2 cores in a second or so, and ``cuda`` must fit 8 GiB: a GPU with less memory, or older
+    than compute capability 7.5, gets the other value.
 
     Example:
         >>> scaled(cpu=512, cuda=8192) in (512, 8192)
@@ -170,21 +167,17 @@ class GpuState:
     """What a GPU was doing at one moment; what NVML does not say is None."""
 
     sm_clock_mhz: int | None = None
-    temperature_c: int | None = None
-    power_w: float | None = None
     throttled_by: tuple[str, ...] = ()
     idle: bool = False
 
 
 def gpu_state() -> GpuState | None:
-    """The clock, temperature and power of the NVIDIA GPU that torch uses, and what slows it; None without one."""
+    """The clock of the NVIDIA GPU that torch uses, and what slows it; None without one."""
     if device_kind() != "cuda":
         return None
     values = _nvml(
         {
             "sm_clock_mhz": lambda nvml, gpu: nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_SM),
-            "temperature_c": lambda nvml, gpu: nvml.nvmlDeviceGetTemperature(gpu, nvml.NVML_TEMPERATURE_GPU),
-            "power_w": lambda nvml, gpu: nvml.nvmlDeviceGetPowerUsage(gpu) / 1000,
             # The name until driver 535, and the one since: an old driver lacks the new one.
             "old_reasons": lambda nvml, gpu: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(gpu),
             "reasons": lambda nvml, gpu: nvml.nvmlDeviceGetCurrentClocksEventReasons(gpu),

@@ -56,7 +56,6 @@ _WARMUP_S = 0.02
 LONG_CALL_S = 0.05
 # A round that takes so long, and so many times the usual, was interrupted by more than another program.
 _PAUSE_S, _PAUSE_FACTOR = 5.0, 20
-_MOST_BAD_ROUNDS = 20
 # Seeds to go through: to seed anew in every round would take longer than a timing.
 _RANDOM_NUMBERS = 32
 
@@ -67,8 +66,6 @@ Enough = Callable[[Sequence[Sequence[float]], float, float], bool]
 
 class Rounds:
     """One measurement from the first call to the last pass."""
-
-    most_overrun = _MOST_OVERRUN
 
     def __init__(
         self,
@@ -96,7 +93,6 @@ class Rounds:
         self.notes: list[str] = []
         self.busy = ""
         self.confidence = paired.DECISION_CONFIDENCE
-        self._thrown_away = 0
         self.interrupted = False
 
     def __enter__(self) -> Rounds:
@@ -211,10 +207,7 @@ class Rounds:
         self.busy = watch.sentence
 
     def _set_calls(self, order: list[RunningCase], estimates: list[float]) -> float:
-        """How many calls make one timing, and which timings follow a call that is not timed.
-
-        Returns what a round may take at most, in seconds, if nothing interrupts it.
-        """
+        """How many calls make one timing; returns the most seconds of a round that nothing interrupts."""
         # Cases of about the same cost are timed in the same way: a timing has a fixed part, and spread over other
         # numbers of calls it would look like a difference.
         calls_s = [estimates[0] if 0.5 < call_s / estimates[0] < 2 else call_s for call_s in estimates]
@@ -258,7 +251,7 @@ class Rounds:
         if not done:
             return True
         round_s = spent_s / done
-        most_s = left_s + (self.most_overrun - 1) * self.budget_s
+        most_s = left_s + (_MOST_OVERRUN - 1) * self.budget_s
         return spent_s + round_s <= left_s or (done < least and spent_s + (least - done) * round_s <= most_s)
 
     def _warm_up(self, case: RunningCase, shared_by: int) -> float:
@@ -269,7 +262,7 @@ class Rounds:
         self._random.restore()
         while True:
             second = self._timed(case, 1).elapsed_s
-            case.warmup_s.append(second if math.isfinite(second) else 0.0)  # a bad clock is met in the rounds
+            case.warmup_s.append(second if math.isfinite(second) else 0.0)  # nonsense is met in the rounds
             # The longer a call, the fewer tell whether it still becomes faster.
             window = max(1, min(_WARMUP_WINDOW, int(_WARMUP_S / max(min(case.warmup_s), 1e-9))))
             recent, before = case.warmup_s[-window:], case.warmup_s[-2 * window : -window]
@@ -283,9 +276,9 @@ class Rounds:
         return self._call_s(case, min(recent))
 
     def _call_s(self, case: RunningCase, estimate: float) -> float:
-        """Seconds of one call, from timings long enough for the clock: the quickest of several, left alone by others.
+        """Seconds of one call, from timings long enough for the clock.
 
-        An estimate that is off would give identical code other numbers of calls.
+        The quickest of several counts: an estimate that is off would give identical code other numbers of calls.
         """
         calls = 1
         while case.cache == "warm" and 0 < 2 * calls * estimate < self.device.min_sample_s:
@@ -308,22 +301,13 @@ class Rounds:
             if case.preceded:
                 self._timed(case, 1)
             timings.append((case, self._timed(case, case.calls)))
-        bad = [(case, sample) for case, sample in timings if not 0 < sample.elapsed_s < math.inf]
-        if bad:
-            self._throw_away(*bad[0])
-        else:
-            for case, sample in timings:
-                case.samples.append(sample)
+        for case, sample in timings:
+            if not 0 < sample.elapsed_s < math.inf:
+                words = f"the clock read {sample.elapsed_s:g} s for {case.label!r}"
+                raise CaseError(f"{words}: its calls are too short to be timed. Do more in one call.")
+        for case, sample in timings:
+            case.samples.append(sample)
         return max(time.time() - started, 1e-9)
-
-    def _throw_away(self, case: RunningCase, sample: Sample) -> None:
-        """A clock that stands still, or answers nonsense, tells nothing of this round."""
-        self._thrown_away += 1
-        words = f"the clock read {sample.elapsed_s:g} s for {case.label!r}"
-        if self._thrown_away > _MOST_BAD_ROUNDS:
-            raise CaseError(f"{words}, again and again: its calls are too short to be timed. Do more in one call.")
-        if self._thrown_away == 1:
-            self.notes.append(f"In at least one round {words}: that round was thrown away.")
 
     def _next_order(self, count: int) -> tuple[int, ...]:
         """A random order of the cases. All come equally often, so that no case is mostly first, or after another."""

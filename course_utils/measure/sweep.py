@@ -68,7 +68,10 @@ def sweep(
             started = time.perf_counter()
             try:
                 amounts = {key: of(value) for key, of in work.items()}
-                cases = _cases(make_cases, value)
+                try:
+                    cases = make_cases(value)
+                except Exception as error:
+                    raise CaseError(f"the cases could not be made: {type(error).__name__}: {error}") from error
                 if points and tuple(cases) != points[0].comparison.labels:
                     raise ValueError(
                         f"the cases at {parameter}={value} are {list(cases)}, those before "
@@ -99,10 +102,3 @@ def sweep(
         ),
         says,
     )
-
-
-def _cases(make_cases: Callable[[Any], Mapping[str, Case]], value: Any) -> Mapping[str, Case]:
-    try:
-        return make_cases(value)
-    except Exception as error:
-        raise CaseError(f"the cases could not be made: {type(error).__name__}: {error}") from error

@@ -68,19 +68,13 @@ def begin_cell(*_: Any) -> None:
 def of_what_ran(worked_by: str | None = None) -> str:
     """What did the work of a result that is made now: a key of `WORKED_BY`, as this module's docstring tells.
 
-    Args:
-        worked_by: what whoever makes the result says of it, if anything.
-
-    Raises:
-        ValueError: if that is no such key.
+    ``worked_by`` is what whoever makes the result says of it, if anything; a ValueError if it is no such key.
     """
     global _at_result
-    if worked_by is not None:
-        checked_worked_by(worked_by)
     before, now = _at_result, _Counts.now()
     _at_result = now
     if worked_by is not None:
-        return worked_by
+        return checked_worked_by(worked_by)
     if now.fake > before.fake and (now.on_gpu, now.compiled) == (before.on_gpu, before.compiled):
         return "arithmetic"
     if now.on_gpu > _at_cell.on_gpu:

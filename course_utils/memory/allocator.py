@@ -4,8 +4,8 @@ The rules are those of ``c10/cuda/CUDACachingAllocator.cpp`` in PyTorch 2.13.0; 
 comes from. Constants and options come from ``c10/core/AllocatorConfig.h`` and ``.cpp`` of the same version:
 https://github.com/pytorch/pytorch/blob/v2.13.0/c10/cuda/CUDACachingAllocator.cpp
 
-Not simulated: private pools (CUDA graphs, ``torch.cuda.MemPool``), several devices, and the back end
-``cudaMallocAsync``.
+Not simulated: options that are not in `AllocatorOptions`, private pools (CUDA graphs, ``torch.cuda.MemPool``), several
+devices, and the back end ``cudaMallocAsync``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import pickle
 import re
 from array import array
 from bisect import bisect_left, insort
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, chain, groupby, islice, takewhile
 from operator import attrgetter
@@ -31,25 +32,10 @@ LARGE_ROUNDING_BYTES = 2 * MIB  # kRoundLarge: ... rounded up to a multiple of i
 DEFAULT_LARGE_SEGMENT_BYTES = 20 * MIB  # large_segment_size_, c10/core/AllocatorConfig.h:339
 
 _MOST_BYTES = 2**62  # more than any device has, and few enough to be counted in 64 bits
-_INTERVALS = 16  # kRoundUpPowerOfTwoIntervals: 1 MiB, 2 MiB ... 32 GiB and more
+_FIRST_ADDRESS = 0x7F0000000000  # that the simulated device hands out; any would do
 
 ENVIRONMENT_VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 """Where PyTorch looks for options; the first that is set counts. The last is today's name, the others are older."""
-
-# Known to PyTorch 2.13, and without effect on which memory is taken from the device.
-_WITHOUT_EFFECT = (
-    "release_lock_on_cudamalloc",
-    "release_lock_on_hipmalloc",
-    "pinned_use_cuda_host_register",
-    "pinned_use_hip_host_register",
-    "pinned_use_background_threads",
-    "pinned_num_register_threads",
-    "pinned_reserve_segment_size_mb",
-    "pinned_max_round_threshold_mb",
-    "pinned_max_cached_size_mb",
-    "pinned_free_catch_all",
-    "graph_capture_record_stream_reuse",
-)
 
 
 # Options
@@ -61,48 +47,25 @@ def option_pairs(text: str) -> list[tuple[str, str]]:
     return [part.partition(":")[::2] for part in parts if part]
 
 
-def _truth(word: str) -> bool:
-    return {"True": True, "False": False}[word]
-
-
-def _mebibytes(word: str) -> int:
-    return int(word) * MIB
-
-
-def _divisions(word: str) -> tuple[int, ...]:
-    if int(word).bit_count() != 1:
-        raise ValueError(word)
-    return (int(word),) * _INTERVALS
-
-
-# Of each option that is simulated: the attribute, what reads its value, and what the value must be.
-_SIMULATED: Mapping[str, tuple[str, Callable[[str], Any], str]] = {
-    "expandable_segments": ("expandable_segments", _truth, "True or False"),
-    "large_segment_size_mb": ("large_segment_bytes", _mebibytes, "a whole number"),
-    "max_split_size_mb": ("max_split_size_bytes", _mebibytes, "a whole number"),
-    "max_non_split_rounding_mb": ("max_non_split_rounding_bytes", _mebibytes, "a whole number"),
-    "roundup_power2_divisions": ("roundup_power2_divisions", _divisions, "one power of two for all sizes"),
-    "garbage_collection_threshold": ("garbage_collection_threshold", float, "a number such as 0.8"),
+# The options that are simulated, and their attributes.
+_ATTRIBUTES: Mapping[str, str] = {
+    "expandable_segments": "expandable_segments",
+    "large_segment_size_mb": "large_segment_bytes",
+    "max_split_size_mb": "max_split_size_bytes",
+    "roundup_power2_divisions": "roundup_power2_divisions",
 }
-# What these may be set to without making another allocator of it.
-_FIXED = {"backend": "native", "throw_on_cudamalloc_oom": "False", "per_process_memory_fraction": "1.0"}
-KNOWN_OPTIONS = (*_SIMULATED, *_FIXED, *_WITHOUT_EFFECT)
+SIMULATED_OPTIONS = tuple(_ATTRIBUTES)
 
 
 @dataclass(frozen=True)
 class AllocatorOptions:
-    """What ``PYTORCH_ALLOC_CONF`` sets, as far as it decides which memory is taken from the device."""
+    """What ``PYTORCH_ALLOC_CONF`` sets, as far as it is simulated."""
 
     expandable_segments: bool = False  # one segment for each stream and pool, which grows page by page
     # Segment for requests between 1 and 10 MiB, and page of a large expandable segment.
     large_segment_bytes: int = DEFAULT_LARGE_SEGMENT_BYTES
     max_split_size_bytes: int | None = None  # blocks of this size or more are not split; None: all may be
-    # How much larger than the request a block may be that is not split; None: by large_segment_bytes, as in PyTorch.
-    max_non_split_rounding_bytes: int | None = None
-    # Into how many steps a power of two is divided when sizes are rounded up, for requests from 1 MiB, 2 MiB ... 32 GiB
-    # on; 0 or 1: no such rounding.
-    roundup_power2_divisions: tuple[int, ...] = (0,) * _INTERVALS
-    garbage_collection_threshold: float = 0.0  # share of the cap from which on old cached blocks go back; 0: never
+    roundup_power2_divisions: int = 0  # steps of a power of two to which sizes are rounded up; 0 or 1: none
 
     def __post_init__(self) -> None:
         least = self.large_segment_bytes
@@ -111,56 +74,43 @@ class AllocatorOptions:
         if self.expandable_segments and least % SMALL_SEGMENT_BYTES:
             # It is the size of a page then, and the driver's pages are 2 MiB.
             raise ValueError(f"large_segment_size_mb must be even with expandable_segments, got {least // MIB}")
-        for name in ("max_split_size", "max_non_split_rounding"):
-            value = getattr(self, f"{name}_bytes")
-            if value is not None and value < least:
-                raise ValueError(f"{name}_mb must be at least {least // MIB}, got {value // MIB}")
-        if not 0 <= self.garbage_collection_threshold < 1:
-            raise ValueError(
-                f"garbage_collection_threshold must lie between 0 and 1, got {self.garbage_collection_threshold}"
-            )
+        if self.max_split_size_bytes is not None and self.max_split_size_bytes < least:
+            split_mib = self.max_split_size_bytes // MIB
+            raise ValueError(f"max_split_size_mb must be at least {least // MIB}, got {split_mib}")
+        if self.roundup_power2_divisions.bit_count() > 1:
+            raise ValueError(f"roundup_power2_divisions must be a power of two, got {self.roundup_power2_divisions}")
 
     @classmethod
     def parse(cls, text: str) -> Self:
         """Read the value of ``PYTORCH_ALLOC_CONF``.
 
-        Options that PyTorch knows and that do not change which memory is taken are accepted and left out.
-
         Raises:
-            ValueError: if an option or a value is unknown; the message lists the known ones.
+            ValueError: if an option is not simulated, or a value makes no sense.
 
         Example:
             >>> AllocatorOptions.parse("max_split_size_mb:128").max_split_size_bytes == 128 * 2**20
             True
         """
-        values = {}
+        values: dict[str, int] = {}
         for name, word in option_pairs(text):
-            if not word:
-                raise ValueError(f"{text!r} must be a list of option:value with commas between; look near {name!r}")
-            if name in _SIMULATED:
-                attribute, read, wanted = _SIMULATED[name]
-                try:
-                    values[attribute] = read(word)
-                except (KeyError, ValueError):
-                    raise ValueError(f"{name} must be {wanted}, got {word!r}") from None
-            elif name in _FIXED and word != _FIXED[name]:
-                raise ValueError(f"{name}:{word} is not simulated; leave the option out (a limit is cap_bytes)")
-            elif name not in KNOWN_OPTIONS:
-                raise ValueError(f"there is no option {name!r}; there are {', '.join(KNOWN_OPTIONS)}")
+            if name not in SIMULATED_OPTIONS:
+                raise ValueError(f"option {name!r} is not simulated; those that are: {', '.join(SIMULATED_OPTIONS)}")
+            is_switch = name == "expandable_segments"
+            if not (word in ("True", "False") if is_switch else word.isdecimal()):
+                wanted = "True or False" if is_switch else "a whole number"
+                raise ValueError(f"{name} must be {wanted}, got {word!r}")
+            number = word == "True" if is_switch else int(word)
+            values[_ATTRIBUTES[name]] = number * MIB if name.endswith("_mb") else number
         return cls(**values)
 
     @property
     def text(self) -> str:
         """The options that differ from the defaults, as ``PYTORCH_ALLOC_CONF`` takes them."""
         parts = []
-        for name, (attribute, *_) in _SIMULATED.items():
+        for name, attribute in _ATTRIBUTES.items():
             value = getattr(self, attribute)
-            if value == getattr(AllocatorOptions, attribute):
-                continue
-            if name == "roundup_power2_divisions":
-                listed = ",".join(f"{2**n}:{divisions}" for n, divisions in enumerate(value))
-                value = value[0] if len(set(value)) == 1 else f"[{listed}]"
-            parts.append(f"{name}:{value // MIB if name.endswith('_mb') else value}")
+            if value != getattr(AllocatorOptions, attribute):
+                parts.append(f"{name}:{value // MIB if name.endswith('_mb') else value}")
         return ",".join(parts)
 
 
@@ -176,14 +126,10 @@ def round_size(size_bytes: int, options: AllocatorOptions | None = None) -> int:
         >>> round_size(1000), round_size(5 * 2**20 + 1, AllocatorOptions.parse("roundup_power2_divisions:4")) / 2**20
         (1024, 6.0)
     """
-    if size_bytes < BLOCK_BYTES:
-        return BLOCK_BYTES
-    if options is not None:
-        interval = min(max(size_bytes.bit_length() - 21, 0), _INTERVALS - 1)
-        divisions = options.roundup_power2_divisions[interval]
-        if divisions > 1 and size_bytes > BLOCK_BYTES * divisions:
-            return _up(size_bytes, (1 << (size_bytes.bit_length() - 1)) // divisions)
-    return _up(size_bytes, BLOCK_BYTES)
+    divisions = 0 if options is None else options.roundup_power2_divisions
+    if divisions > 1 and size_bytes > BLOCK_BYTES * divisions:
+        return _up(size_bytes, (1 << (size_bytes.bit_length() - 1)) // divisions)
+    return max(BLOCK_BYTES, _up(size_bytes, BLOCK_BYTES))
 
 
 def segment_size(block_bytes: int, options: AllocatorOptions | None = None) -> int:
@@ -220,19 +166,12 @@ class Allocate(NamedTuple):
 class Free(NamedTuple):
     """A storage is given back.
 
-    If it does not complete because another stream may still use it, and in any case after :class:`RecordStream`, the
-    block stays taken until :class:`FreeCompleted`, or until the allocator must give memory back.
+    If it does not complete because another stream may still use it, the block stays taken until
+    :class:`FreeCompleted`, or until the allocator must give memory back.
     """
 
     id: Hashable
     completes: bool = True
-
-
-class RecordStream(NamedTuple):
-    """``tensor.record_stream(stream)``: another stream uses it."""
-
-    id: Hashable
-    stream: int
 
 
 class FreeCompleted(NamedTuple):
@@ -245,7 +184,7 @@ class EmptyCache(NamedTuple):
     """``torch.cuda.empty_cache()``: all cached memory that can be given back is given back."""
 
 
-Event = Allocate | Free | RecordStream | FreeCompleted | EmptyCache
+Event = Allocate | Free | FreeCompleted | EmptyCache
 
 Action = Literal["segment_alloc", "segment_free", "segment_map", "segment_unmap"]
 GIVES_BACK = ("segment_free", "segment_unmap")
@@ -305,14 +244,10 @@ class AllocatorState:
         """Memory taken from the device."""
         return sum(segment.bytes for segment in self.segments)
 
-    def bytes_in(self, state: State) -> int:
-        """Memory in blocks of a state: ``allocated``, ``awaiting free`` or ``free``."""
-        return sum(block.bytes for segment in self.segments for block in segment.blocks if block.state == state)
-
     @property
     def allocated_bytes(self) -> int:
         """Memory in allocated blocks, as ``torch.cuda.memory_allocated()`` counts it."""
-        return self.bytes_in("allocated")
+        return sum(block.bytes for segment in self.segments for block in segment.blocks if block.state == "allocated")
 
 
 @dataclass(frozen=True)
@@ -320,39 +255,9 @@ class OutOfMemory:
     """A request that could not be met."""
 
     event: int  # its index
-    requested_bytes: int
     segment_bytes: int  # what the device would have had to give
-    cap_bytes: int | None
-    device_bytes: int | None
-    reserved_bytes: int  # after all that could be given back was
     allocated_bytes: int
-    largest_free_bytes: int  # the largest cached block of the same pool and stream
-
-    @property
-    def message(self) -> str:
-        """What PyTorch says, as far as it can be known here, and the largest cached block, which it does not say."""
-        total = ""
-        if self.device_bytes is not None:
-            free = self.device_bytes - self.reserved_bytes
-            total = f"GPU 0 has a total capacity of {_size(self.device_bytes)} of which {_size(free)} is free. "
-        allowed = "" if self.cap_bytes is None else f"{_size(self.cap_bytes)} allowed; "
-        cached = self.reserved_bytes - self.allocated_bytes
-        return (
-            f"CUDA out of memory (simulated). Tried to allocate {_size(self.segment_bytes)}. {total}{allowed}"
-            f"Of the allocated memory {_size(self.allocated_bytes)} is allocated by PyTorch, and {_size(cached)} is "
-            f"reserved by PyTorch but unallocated. The request was for {_size(self.requested_bytes)}; the "
-            f"largest cached block that it could have had is {_size(self.largest_free_bytes)}."
-        )
-
-
-def _size(count: int) -> str:
-    """As format_size in c10/core/Allocator.h:431 writes it."""
-    if count <= 2**10:
-        return f"{count} bytes"
-    for unit, name in ((2**10, "KiB"), (2**20, "MiB")):
-        if count <= unit * 1024:
-            return f"{count / unit:.2f} {name}"
-    return f"{count / 2**30:.2f} GiB"
+    message: str  # what PyTorch says, as far as it can be known here, and the largest cached block
 
 
 # The machinery
@@ -367,8 +272,6 @@ class _Block:
     state: State = "free"
     id: Hashable = None
     requested: int = 0
-    uses: bool = False  # whether another stream uses it
-    born: int = 0  # how often its pool had been searched when it was cached
 
     @property
     def end(self) -> int:
@@ -398,6 +301,13 @@ class _Segment:
     def index(self, block: _Block) -> int:
         return bisect_left(self.blocks, block.address, key=_address_of)
 
+    def add(self, address: int, size: int, mapped: bool) -> _Block:
+        """A free block at the end, that can be found."""
+        block = _Block(address, size, self, mapped)
+        self.blocks.append(block)
+        self.pool.insert(block)
+        return block
+
     def cut(self, block: _Block, size: int) -> _Block:
         """Shorten a block to a size; returns the block behind it, free as well."""
         behind = _Block(block.address + size, block.size - size, self, block.mapped)
@@ -414,8 +324,7 @@ class _Segment:
                 if other.state == "free" and other.mapped == block.mapped:
                     self.pool.erase(other)
                     del blocks[beside]
-                    if beside < at:
-                        block.address = other.address
+                    block.address = min(block.address, other.address)
                     block.size += other.size
         self.pool.insert(block)
 
@@ -438,35 +347,24 @@ class _Pool:
 
     def __init__(self, is_small: bool) -> None:
         self.is_small = is_small
-        self.cached: dict[int, list[tuple[int, int, int, _Block]]] = {}  # size, age, address
-        self.unmapped: dict[int, list[tuple[int, _Block]]] = {}  # address
-        self.searches = 0
+        self.cached: dict[int, list[tuple[int, int, int, _Block]]] = defaultdict(list)  # size, age, address
+        self.unmapped: dict[int, list[tuple[int, _Block]]] = defaultdict(list)  # address
 
-    def insert(self, block: _Block) -> None:
-        """Keep a block for later. Its age is counted from now: insert_into_blocks."""
-        block.born = self.searches
+    def _place(self, block: _Block) -> tuple[list[Any], tuple[int, ...]]:
         segment = block.segment
         if block.mapped:
-            insort(self.cached.setdefault(segment.stream, []), (block.size, segment.age, block.address, block))
-        else:
-            insort(self.unmapped.setdefault(segment.stream, []), (block.address, block))
+            return self.cached[segment.stream], (block.size, segment.age, block.address)
+        return self.unmapped[segment.stream], (block.address,)
+
+    def insert(self, block: _Block) -> None:
+        """Keep a block for later."""
+        row, key = self._place(block)
+        insort(row, (*key, block))
 
     def erase(self, block: _Block) -> None:
         """Take a block out, before its size or address changes."""
-        segment = block.segment
-        if block.mapped:
-            row = self.cached[segment.stream]
-            del row[bisect_left(row, (block.size, segment.age, block.address))]
-        else:
-            row = self.unmapped[segment.stream]
-            del row[bisect_left(row, (block.address,))]
-
-    def in_order(self) -> list[_Block]:
-        return [entry[-1] for stream in sorted(self.cached) for entry in self.cached[stream]]
-
-
-# The first address that the simulated device hands out; any would do.
-_FIRST_ADDRESS = 0x7F0000000000
+        row, key = self._place(block)
+        del row[bisect_left(row, key)]
 
 
 class Allocator:
@@ -486,14 +384,8 @@ class Allocator:
         ties: Ties = "oldest",
     ) -> None:
         Allocator.made += 1
-        if ties not in ("oldest", "lowest"):
-            raise ValueError(f"ties must be 'oldest' (PyTorch 2.13) or 'lowest' (2.11), got {ties!r}")
-        for name, value in (("cap_bytes", cap_bytes), ("device_bytes", device_bytes)):
-            if value is not None and (not isinstance(value, int) or value < 0):
-                raise ValueError(f"{name} must be a whole number of bytes, 0 or more, got {value!r}")
         self.options, self.cap, self.device, self.ties = options, cap_bytes, device_bytes, ties
         self.segments: list[_Segment] = []
-        self._by_address: list[_Segment] = []
         self.pools = (_Pool(False), _Pool(True))
         self.live: dict[Hashable, _Block] = {}
         self.pending: dict[Hashable, _Block] = {}
@@ -506,12 +398,8 @@ class Allocator:
         self._segment_count = 0  # how many there have been
         self._next_address = _FIRST_ADDRESS
         self._recorded: list[Operation] = []  # where the device put the memory that the event takes, if that is known
-        self._most = _MOST_BYTES if device_bytes is None else min(device_bytes, _MOST_BYTES)
+        self._most = _MOST_BYTES if device_bytes is None else device_bytes
         self._split_limit = math.inf if options.max_split_size_bytes is None else options.max_split_size_bytes
-        rounding = options.max_non_split_rounding_bytes
-        self._rounding = options.large_segment_bytes if rounding is None else rounding
-        # Ages are counted only then: get_free_block.
-        self._collects = cap_bytes is not None and options.garbage_collection_threshold > 0
 
     # Beginning, copying and drawing
 
@@ -528,13 +416,14 @@ class Allocator:
                 by_address[segment.address] = segment
             else:  # between pages of an expandable segment lie addresses without memory
                 end = segment.blocks[-1].end
-                self._add_unmapped(segment, end, piece.address - end)
+                segment.add(end, piece.address - end, mapped=False)
             for block in piece.blocks:
                 self._take_over(segment, block)
         for segment in self.segments:
             if segment.page is not None:
-                mapped = segment.blocks[-1].end - segment.address
-                self._add_unmapped(segment, segment.blocks[-1].end, _up(mapped + 2**40, segment.page) - mapped)
+                end = segment.blocks[-1].end
+                mapped = end - segment.address
+                segment.add(end, _up(mapped + 2**40, segment.page) - mapped, mapped=False)
 
     def _take_over(self, segment: _Segment, state: BlockState) -> None:
         block = _Block(state.address, state.bytes, segment, True, state.state, state.id, state.requested_bytes)
@@ -554,8 +443,8 @@ class Allocator:
 
     def state(self) -> AllocatorState:
         """What can be drawn."""
-        segments = chain.from_iterable(segment.state() for segment in sorted(self.segments, key=_address_of))
-        return AllocatorState(tuple(segments))
+        by_address = sorted(self.segments, key=_address_of)
+        return AllocatorState(tuple(chain.from_iterable(segment.state() for segment in by_address)))
 
     # Events
 
@@ -569,22 +458,20 @@ class Allocator:
         Raises:
             ValueError: if it makes no sense.
         """
-        self.operations, self.how, self._recorded = [], "", list(recorded) if recorded else []
-        kind = type(event)  # many times a second: faster than to match
-        if kind is Allocate:
-            return self.allocate(*event)
-        if kind is Free:
-            self.free(*event)
-        elif kind is EmptyCache:
-            self.release_cached_blocks()
-        elif kind is FreeCompleted:
-            if event.id in self.pending:
-                self._free_block(self.pending.pop(event.id))
-        elif kind is RecordStream:
-            self.record_stream(event.id, event.stream)
+        self.operations, self.how, self._recorded = [], "", list(recorded)
+        match event:
+            case Allocate():
+                return self._allocate(*event)
+            case Free():
+                self._free(*event)
+            case FreeCompleted():
+                if event.id in self.pending:
+                    self._cache(self.pending.pop(event.id))
+            case EmptyCache():
+                self._release_cached_blocks()
         return True
 
-    def allocate(self, name: Hashable, requested: int, stream: int) -> bool:
+    def _allocate(self, name: Hashable, requested: int, stream: int) -> bool:
         """Find or make a block. malloc."""
         if not isinstance(requested, int) or requested < 0:
             raise ValueError(f"the size of {name!r} must be a whole number of bytes, 0 or more, got {requested!r}")
@@ -618,7 +505,7 @@ class Allocator:
             return available - size >= BLOCK_BYTES
         return size < self._split_limit and available - size > SMALL_REQUEST_BYTES
 
-    def free(self, name: Hashable, completes: bool) -> None:
+    def _free(self, name: Hashable, completes: bool) -> None:
         """Give a block back: free, followed by free_block unless another stream may still use it."""
         if name in self.empty:
             self.empty.remove(name)
@@ -627,31 +514,22 @@ class Allocator:
             raise ValueError(f"{name!r} is freed, but is not allocated")
         block = self.live.pop(name)
         self.allocated -= block.size
-        if completes and not block.uses:
-            self._free_block(block)
+        if completes:
+            self._cache(block)
         else:
             block.state = "awaiting free"
             self.pending[name] = block
 
-    def record_stream(self, name: Hashable, stream: int) -> None:
-        """Remember that another stream uses a block. recordStream: its own stream does not count."""
-        if name in self.live:
-            self.live[name].uses |= stream != self.live[name].segment.stream
-        elif name not in self.empty:
-            raise ValueError(f"RecordStream of {name!r}, which is not allocated")
-
-    def _free_block(self, block: _Block) -> None:
-        """Merge a block with free neighbours, and cache it. free_block."""
-        block.state, block.id, block.requested, block.uses = "free", None, 0, False
+    @staticmethod
+    def _cache(block: _Block) -> None:
+        block.state, block.id, block.requested = "free", None, 0
         block.segment.cache(block)
 
     # Finding a block
 
     def _cached(self, pool: _Pool, stream: int, size: int) -> _Block | None:
         """The smallest cached block of the stream that is large enough. get_free_block."""
-        if self._collects:
-            pool.searches += 1
-        row = pool.cached.get(stream, [])
+        row = pool.cached[stream]
         at = bisect_left(row, (size,))
         if not self.options.expandable_segments:  # which were switched off since the history began
             while at < len(row) and row[at][-1].segment.page is not None:
@@ -664,20 +542,19 @@ class Allocator:
             at += 1
             block = row[at][-1]
         limit = self._split_limit
-        if size < limit <= block.size or (size >= limit and block.size >= size + self._rounding):
+        # An oversize block goes to an oversize request that leaves little of it: max_non_split_rounding_size.
+        if size < limit <= block.size or (size >= limit and block.size >= size + self.options.large_segment_bytes):
             return None
         pool.erase(block)
         return block
 
     def _new(self, pool: _Pool, stream: int, size: int) -> _Block | None:
         """Memory from the device; if there is none, give cached memory back and try again. malloc."""
-        if self._collects:
-            self._collect_garbage()
         block = self._grow(pool, stream, size)
-        if block is None and self._release_available(pool, stream, size):
+        if block is None and self._release_oversize(pool, stream, size):
             block = self._grow(pool, stream, size)
         if block is None:
-            self.release_cached_blocks()
+            self._release_cached_blocks()
             self.retries += 1
             block = self._grow(pool, stream, size)
         return block
@@ -701,12 +578,7 @@ class Allocator:
         age = self._segment_count if self.ties == "oldest" else 0
         segment = _Segment(address, stream, pool, age, page)
         self.segments.append(segment)
-        insort(self._by_address, segment, key=_address_of)
         return segment
-
-    def _forget(self, segment: _Segment) -> None:
-        self.segments.remove(segment)
-        self._by_address.remove(segment)
 
     def _call(self, action: Action, address: int, size: int) -> None:
         operation = Operation(action, address, size)
@@ -731,25 +603,24 @@ class Allocator:
         return address
 
     def _taken(self, address: int, size: int) -> bool:
-        for at in range(bisect_left(self._by_address, address + size, key=_address_of) - 1, -1, -1):
-            segment = self._by_address[at]
-            if any(block.mapped and block.address < address + size and address < block.end for block in segment.blocks):
-                return True
-            if segment.address <= address:  # those before it end before
-                break
-        return False
+        return any(
+            block.mapped and block.address < address + size and address < block.end
+            for segment in self.segments
+            if segment.address < address + size and address < segment.blocks[-1].end
+            for block in segment.blocks
+        )
 
     # Giving memory back
 
-    def release_cached_blocks(self) -> None:
+    def _release_cached_blocks(self) -> None:
         """Give back all that is not in use: whole segments, and whole pages of expandable ones.
 
         Every pending free completes first, the oldest of them first: synchronize_and_free_events.
         """
         for name in list(self.pending):
-            self._free_block(self.pending.pop(name))
+            self._cache(self.pending.pop(name))
         for pool in self.pools:  # the large pool first
-            cached = pool.in_order()
+            cached = [entry[-1] for stream in sorted(pool.cached) for entry in pool.cached[stream]]
             for block in cached:
                 if block.segment.page is None and len(block.segment.blocks) == 1:
                     self._release(block)
@@ -760,16 +631,16 @@ class Allocator:
     def _release(self, block: _Block) -> None:
         """CudaFree of one segment. release_block."""
         block.segment.pool.erase(block)
-        self._forget(block.segment)
+        self.segments.remove(block.segment)
         self._call("segment_free", block.address, block.size)
 
-    def _release_available(self, pool: _Pool, stream: int, size: int) -> bool:
+    def _release_oversize(self, pool: _Pool, stream: int, size: int) -> bool:
         """Give back one oversize block that is large enough, or several. release_available_cached_blocks."""
         limit = self.options.max_split_size_bytes
         if limit is None:
             return False
         wanted = max(size, limit)
-        row = pool.cached.get(stream, [])
+        row = pool.cached[stream]
         at = bisect_left(row, (wanted,))
         if at < len(row) and row[at][-1].segment.page is None:
             self._release(row[at][-1])
@@ -783,39 +654,10 @@ class Allocator:
                 self._release(block)
         return released >= wanted
 
-    def _collect_garbage(self) -> None:
-        """Above the threshold, give back cached segments of more than average age. garbage_collect_cached_blocks."""
-        target = self.reserved - int(self.options.garbage_collection_threshold * self.cap)
-        if target <= 0:
-            return
-        pool, reclaimed, freed = self.pools[False], 0, True
-        whole = [block for block in pool.in_order() if len(block.segment.blocks) == 1]
-        total_age, count = sum(pool.searches - block.born for block in whole), len(whole)
-        whole = [block for block in whole if block.segment.page is None]
-        while reclaimed < target and freed and count:
-            # The average is that at the start of the round, and all above it go, past the target.
-            limit = total_age / count
-            old = [block for block in whole if pool.searches - block.born >= limit]
-            whole = [block for block in whole if pool.searches - block.born < limit]
-            freed = bool(old)
-            for block in old:
-                reclaimed += block.size
-                total_age -= pool.searches - block.born
-                count -= 1
-                self._release(block)
-
     # Expandable segments
 
     def _page(self, pool: _Pool) -> int:
         return SMALL_SEGMENT_BYTES if pool.is_small else self.options.large_segment_bytes
-
-    @staticmethod
-    def _add_unmapped(segment: _Segment, address: int, size: int) -> _Block:
-        """Addresses without memory at the end of an expandable segment."""
-        block = _Block(address, size, segment, mapped=False)
-        segment.blocks.append(block)
-        segment.pool.insert(block)
-        return block
 
     def _grow_expandable(self, pool: _Pool, stream: int, size: int) -> _Block | None:
         """Map pages at the lowest address with room. try_allocate_expandable_block."""
@@ -832,7 +674,7 @@ class Allocator:
 
     def _find_expandable(self, pool: _Pool, stream: int, size: int) -> _Block:
         """The first run of free and unmapped blocks that is long enough. find_expandable_block."""
-        for _, block in pool.unmapped.get(stream, ()):
+        for _, block in pool.unmapped[stream]:
             blocks = block.segment.blocks
             at = block.segment.index(block)
             if at and blocks[at - 1].state == "free":
@@ -845,7 +687,7 @@ class Allocator:
         device = max(2**40, size) if self.device is None else self.device
         addresses = max(_up(device + device // 8, page), page)
         segment = self._new_segment(self._address("segment_map", addresses), stream, pool, page)
-        return self._add_unmapped(segment, segment.address, addresses)
+        return segment.add(segment.address, addresses, mapped=False)
 
     def _map(self, block: _Block, size: int) -> bool:
         """Put memory behind the front of an unmapped block, in whole pages. map_block."""
@@ -880,7 +722,7 @@ class Allocator:
         segment.cache(block)
         if len(segment.blocks) == 1:
             segment.pool.erase(block)
-            self._forget(segment)
+            self.segments.remove(segment)
 
 
 # A run
@@ -899,7 +741,6 @@ class AllocatorRun:
     device_allocs: Sequence[int]  # calls that take memory from the device (cudaMalloc, or pages mapped)
     device_frees: Sequence[int]  # calls that give memory back
     retries: Sequence[int]  # how often all cached memory was given back to try again (``num_alloc_retries``)
-    operations: Mapping[int, tuple[Operation, ...]]  # the calls, by the index of the event that caused them
     out_of_memory: OutOfMemory | None  # the first request that failed
     peak_reserved_bytes: int  # at any moment, those within an event included
     begin: Allocator  # with its options and limits, before the first event
@@ -916,16 +757,11 @@ class AllocatorRun:
     def state(self, after: int) -> AllocatorState:
         """All segments after some number of events; 0 is before the first.
 
-        Raises:
-            ValueError: if there were not so many events.
-
         Example:
             >>> run = simulate_allocator([Allocate("a", 3 * 2**20), Free("a")])
             >>> [block.state for block in run.state(after=1).segments[0].blocks]
             ['allocated', 'free']
         """
-        if not 0 <= after <= len(self):
-            raise ValueError(f"after must be a number of events from 0 to {len(self)}, got {after!r}")
         return next(self.states([after]))
 
     def states(self, moments: Iterable[int]) -> Iterator[AllocatorState]:
@@ -952,19 +788,14 @@ class AllocatorRun:
 
     def __repr__(self) -> str:
         options, cap = self.begin.options.text or "defaults", self.begin.cap
-        reserved, allocated = (
-            short_bytes(curve[-1] if curve else before)
-            for curve, before in (
-                (self.reserved_bytes, self.begin.reserved),
-                (self.allocated_bytes, self.begin.allocated),
-            )
-        )
+        reserved = self.reserved_bytes[-1] if self.events else self.begin.reserved
+        allocated = self.allocated_bytes[-1] if self.events else self.begin.allocated
         lines = [
-            f"{len(self)} events, options: {options}{'' if cap is None else f', cap {short_bytes(cap)}'}",
-            f"reserved   peak {short_bytes(self.peak_reserved_bytes)}, at the end {reserved}",
-            f"allocated  peak {short_bytes(self.peak_allocated_bytes)}, at the end {allocated}",
+            f"{len(self)} events, options: {options}{'' if cap is None else f', cap {_short(cap)}'}",
+            f"reserved   peak {_short(self.peak_reserved_bytes)}, at the end {_short(reserved)}",
+            f"allocated  peak {_short(self.peak_allocated_bytes)}, at the end {_short(allocated)}",
         ]
-        if len(self):
+        if self.events:
             lines.append(
                 f"taken from the device {self.device_allocs[-1]} times, given back {self.device_frees[-1]} times, "
                 f"{self.retries[-1]} retries"
@@ -980,23 +811,16 @@ def simulate_allocator(
     options: AllocatorOptions | str | None = None,
     cap_bytes: int | None = None,
     device_bytes: int | None = None,
-    after_out_of_memory: Literal["stop", "continue"] = "stop",
 ) -> AllocatorRun:
-    """Let events happen to PyTorch's caching allocator, without a GPU.
+    """Let events happen to PyTorch's caching allocator, without a GPU, until a request cannot be met.
 
     Args:
-        events: :class:`Allocate`, :class:`Free`, :class:`RecordStream`, :class:`FreeCompleted` and
-            :class:`EmptyCache`, in order.
+        events: :class:`Allocate`, :class:`Free`, :class:`FreeCompleted` and :class:`EmptyCache`, in order.
         options: the allocator's options, or the text that ``PYTORCH_ALLOC_CONF`` takes.
         cap_bytes: how much the process may take from the device, as ``torch.cuda.set_per_process_memory_fraction``
             sets it. An expandable segment may still go over it by less than one page, as in PyTorch.
         device_bytes: the device's memory. Over it, cudaMalloc fails; it also sets how many addresses an expandable
             segment has. By default there is no limit.
-        after_out_of_memory: ``stop`` ends the run at a request that cannot be met; ``continue`` goes on as a program
-            does that catches the error: the name holds nothing, and freeing it does nothing.
-
-    Returns:
-        The run: curves, counts, and the state after any event.
 
     Example:
         >>> run = simulate_allocator([Allocate("a", 30 * 2**20), Free("a"), Allocate("b", 31 * 2**20)])
@@ -1004,17 +828,20 @@ def simulate_allocator(
         ([30, 30, 62], [30, 0, 32])
     """
     allocator = Allocator(options_of(options), cap_bytes, device_bytes)
-    return run_events(allocator, ((event, ()) for event in events), stops=after_out_of_memory == "stop")
+    return run_events(allocator, ((event, ()) for event in events))
 
 
 def run_events(
     allocator: Allocator, steps: Iterable[tuple[Event, Sequence[Operation]]], stops: bool = True
 ) -> AllocatorRun:
-    """Let events happen, each with the calls to the device that were recorded, and write everything down."""
+    """Let events happen, each with the calls to the device that were recorded, and write everything down.
+
+    ``stops=False`` goes on after a request that cannot be met, as a program does that catches the error: the name
+    holds nothing, and freeing it does nothing.
+    """
     events: list[Event] = []
     recorded: list[Sequence[Operation]] = []
-    curves = reserved, allocated, device_allocs, device_frees, retries = [array("q") for _ in range(5)]
-    operations: dict[int, tuple[Operation, ...]] = {}
+    curves = [array("q") for _ in range(5)]
     failure: OutOfMemory | None = None
     begin, peak = allocator.copy(), allocator.reserved
     for index, (event, calls) in enumerate(steps):
@@ -1025,41 +852,52 @@ def run_events(
             raise ValueError(f"event {index}: {error}") from None
         events.append(event)
         recorded.append(calls)
-        reserved.append(allocator.reserved)
-        allocated.append(allocator.allocated)
-        device_allocs.append(allocator.device_allocs)
-        device_frees.append(allocator.device_frees)
-        retries.append(allocator.retries)
+        now = (allocator.reserved, allocator.allocated)
+        counts = (allocator.device_allocs, allocator.device_frees, allocator.retries)
+        for curve, value in zip(curves, (*now, *counts), strict=True):
+            curve.append(value)
         if allocator.operations:
-            operations[index] = tuple(allocator.operations)
-            levels = accumulate((operation.change_bytes for operation in allocator.operations), initial=level)
-            peak = max(peak, *levels)
+            peak = max(peak, *accumulate((call.change_bytes for call in allocator.operations), initial=level))
         if not met:
             failure = failure or _out_of_memory(allocator, index, event)
             if stops:
                 break
-    return AllocatorRun(tuple(events), *curves, operations, failure, peak, begin, recorded)
+    return AllocatorRun(tuple(events), *curves, failure, peak, begin, recorded)
 
 
 def _out_of_memory(allocator: Allocator, index: int, event: Allocate) -> OutOfMemory:
     size = round_size(event.bytes, allocator.options)
-    cached = allocator.pools[size <= SMALL_REQUEST_BYTES].cached.get(event.stream)
-    return OutOfMemory(
-        index,
-        event.bytes,
-        segment_size(size, allocator.options),
-        allocator.cap,
-        allocator.device,
-        allocator.reserved,
-        allocator.allocated,
-        cached[-1][0] if cached else 0,
+    segment_bytes = segment_size(size, allocator.options)
+    cached = allocator.pools[size <= SMALL_REQUEST_BYTES].cached[event.stream]
+    total = ""
+    if allocator.device is not None:
+        free = allocator.device - allocator.reserved
+        total = f"GPU 0 has a total capacity of {_size(allocator.device)} of which {_size(free)} is free. "
+    allowed = "" if allocator.cap is None else f"{_size(allocator.cap)} allowed; "
+    message = (
+        f"CUDA out of memory (simulated). Tried to allocate {_size(segment_bytes)}. {total}{allowed}Of the allocated "
+        f"memory {_size(allocator.allocated)} is allocated by PyTorch, and "
+        f"{_size(allocator.reserved - allocator.allocated)} is reserved by PyTorch but unallocated. "
+        f"The request was for {_size(event.bytes)}; the largest cached block that it could have had is "
+        f"{_size(cached[-1][0] if cached else 0)}."
     )
+    return OutOfMemory(index, segment_bytes, allocator.allocated, message)
 
 
 # Words
 
 
-def short_bytes(count: int) -> str:
+def _size(count: int) -> str:
+    """As format_size in c10/core/Allocator.h:431 writes it."""
+    if count <= 2**10:
+        return f"{count} bytes"
+    for unit, name in ((2**10, "KiB"), (2**20, "MiB")):
+        if count <= unit * 1024:
+            return f"{count / unit:.2f} {name}"
+    return f"{count / 2**30:.2f} GiB"
+
+
+def _short(count: int) -> str:
     """Bytes for a sentence: exact where that is short."""
     for unit, name in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
         if count >= unit:
@@ -1075,9 +913,7 @@ def _words(allocator: Allocator, event: Event) -> str:
             given_back = sum(operation.bytes for operation in allocator.operations)
             if not given_back:
                 return "empty_cache() finds nothing that it could give back."
-            return f"empty_cache() gives {short_bytes(given_back)} back to the device."
-        case RecordStream():
-            return f"Stream {event.stream} uses {event.id} as well: a free will have to wait for it."
+            return f"empty_cache() gives {_short(given_back)} back to the device."
         case FreeCompleted():
             return f"The other streams are done with {event.id}: its block is cached."
     if event.id in allocator.pending:
@@ -1090,23 +926,23 @@ def _allocate_words(allocator: Allocator, event: Allocate) -> str:
         return f"{event.id} asks for nothing and gets nothing."
     how, used = allocator.how, allocator.used_bytes
     size = round_size(event.bytes, allocator.options)
-    asked = f"{event.id} asks for {short_bytes(event.bytes)}"
+    asked = f"{event.id} asks for {_short(event.bytes)}"
     if size != event.bytes:
-        asked += f", rounded up to {short_bytes(size)}"
+        asked += f", rounded up to {_short(size)}"
     if how.startswith("cached"):
         if used == size:
             return f"{asked}: a cached block of that size is used."
         rest = "and cache the rest" if how == "cached, split" else "whole, as the rest is too small to split off"
-        return f"{asked}: the smallest cached block that fits has {short_bytes(used)}. Use it {rest}."
+        return f"{asked}: the smallest cached block that fits has {_short(used)}. Use it {rest}."
     given_back = -sum(min(operation.change_bytes, 0) for operation in allocator.operations)
-    taken = short_bytes(sum(max(operation.change_bytes, 0) for operation in allocator.operations))
+    taken = _short(sum(max(operation.change_bytes, 0) for operation in allocator.operations))
     words = f"{asked}: nothing cached fits."
     if given_back:
-        words += f" The limit is reached, so {short_bytes(given_back)} of cached memory go back to the device."
+        words += f" The limit is reached, so {_short(given_back)} of cached memory go back to the device."
     if how == "failed":
         return f"{words} It still does not fit: out of memory."
     if allocator.options.expandable_segments:
-        return f"{words} Map {taken} of new pages into the segment, and use {short_bytes(size)}."
+        return f"{words} Map {taken} of new pages into the segment, and use {_short(size)}."
     if how == "new, split":
-        return f"{words} Take a segment of {taken}; use {short_bytes(size)} of it and cache the rest."
+        return f"{words} Take a segment of {taken}; use {_short(size)} of it and cache the rest."
     return f"{words} Take a segment of {taken}, and use all of it."

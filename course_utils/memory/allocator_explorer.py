@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import math
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -17,17 +16,15 @@ if TYPE_CHECKING:
 MIB = 2**20
 
 
-def _sizes(*values: int, none: str = "none") -> dict[str, Any]:
-    return {"options": [(str(value) if value else none, value) for value in values]}
+def _sizes(*values: int) -> dict[str, Any]:
+    return {"options": [(str(value) if value else "none", value) for value in values]}
 
 
 # The options' defaults, and what their fields offer.
 _OPTIONS: Mapping[str, tuple[Any, dict[str, Any]]] = {
     "expandable_segments": (False, {}),
     "max_split_size_mb": (0, _sizes(0, 20, 32, 64, 128)),
-    "max_non_split_rounding_mb": (0, _sizes(0, 20, 32, 64, none="default")),
-    "roundup_power2_divisions": (0, _sizes(0, 1, 2, 4, 8, 16)),
-    "garbage_collection_threshold": (0, {"min": 0, "max": math.nextafter(1, 0), "step": 0.1}),  # PyTorch refuses 1
+    "roundup_power2_divisions": (0, _sizes(0, 2, 4, 8, 16)),
     "large_segment_size_mb": (20, _sizes(12, 20, 32, 64)),
 }
 # More frames than this, over all runs together, make a page slow.
@@ -84,33 +81,24 @@ def rows_of(state: AllocatorState, pool: str) -> list[tuple[str, list[tuple[floa
     rows = []
     for (_, stream), segments in by_row.items():
         size = format_bytes(sum(segment.bytes for _, segment in segments))
-        expandable = segments[0][1].expandable
-        if stream:
-            label = f"{'expandable' if expandable else size}, stream {_stream(stream)}"
-        else:
-            label = f"expandable, {size}" if expandable else size
-        rows.append((label, segments))
+        where = f"stream {stream}" if stream else ""
+        words = ("expandable", where or size) if segments[0][1].expandable else (size, where)
+        rows.append((", ".join(filter(None, words)), segments))
     return rows
-
-
-def _stream(stream: int) -> str:
-    """Recorded streams are addresses: their end tells them apart."""
-    return str(stream) if stream < 1000 else f"…{stream & 0xFFFF:04x}"
 
 
 def _frame(run: AllocatorRun, after: int) -> dict[str, Any]:
     state = run.state(after)
     touched = getattr(run.events[after - 1], "id", None) if after else None
-    rows = {pool: [(label, _blocks(segments)) for label, segments in rows_of(state, pool)] for pool in _POOLS}
     return {
         "words": _words(run, after),
         "numbers": _numbers(run, after),
         "touched": None if touched is None else str(touched),
-        "rows": rows,
+        "rows": {pool: [(label, _blocks(row)) for label, row in rows_of(state, pool)] for pool in _POOLS},
     }
 
 
-def _blocks(segments: Iterable[tuple[float, Any]]) -> list[tuple[Any, ...]]:
+def _blocks(segments: Iterable[tuple[float, SegmentState]]) -> list[tuple[Any, ...]]:
     return [
         (
             offset + block.address - segment.address,
@@ -173,14 +161,10 @@ def allocator_frames(runs: Mapping[str, AllocatorRun]) -> StoredView:
 
 
 def allocator_explorer(events: Iterable[Event], *, cap_bytes: int | None = None) -> Viewer:
-    """A form for JupyterLab: step through events, play, scrub, and turn every knob of the allocator.
+    """A form for JupyterLab: step through events, play, scrub, and change the allocator's options and its limit.
 
-    Args:
-        events: as for :func:`course_utils.memory.allocator.simulate_allocator`.
-        cap_bytes: the first limit; its field counts in MiB and rounds up.
-
-    Raises:
-        ValueError: if an event makes no sense.
+    ``events`` are those of :func:`course_utils.memory.allocator.simulate_allocator`. ``cap_bytes`` is the first limit;
+    its field counts in MiB and rounds up.
     """
     events = tuple(events)
     chosen = {name: default for name, (default, _) in _OPTIONS.items()}
@@ -194,7 +178,9 @@ def allocator_explorer(events: Iterable[Event], *, cap_bytes: int | None = None)
         nonlocal run
         try:
             cap = viewer.chosen["cap"] * MIB or None
-            run = simulate_allocator(events, options=_written(viewer.chosen), cap_bytes=cap)
+            changed = [name for name, (default, _) in _OPTIONS.items() if viewer.chosen[name] != default]
+            options = ",".join(f"{name}:{viewer.chosen[name]}" for name in changed)
+            run = simulate_allocator(events, options=options, cap_bytes=cap)
         except ValueError as error:
             viewer.message = f"{error}. Still shown: {run.begin.options.text or '(defaults)'}."
             return
@@ -206,8 +192,3 @@ def allocator_explorer(events: Iterable[Event], *, cap_bytes: int | None = None)
     viewer.observe(simulate, "chosen")
     simulate()
     return viewer
-
-
-def _written(chosen: Mapping[str, Any]) -> str:
-    """The options as PyTorch reads them, without those that are at their default."""
-    return ",".join(f"{name}:{chosen[name]}" for name, (default, _) in _OPTIONS.items() if chosen[name] != default)

@@ -18,7 +18,7 @@ from typing import Any
 
 from course_utils.memory.allocator import (
     GIVES_BACK,
-    KNOWN_OPTIONS,
+    SIMULATED_OPTIONS,
     SMALL_REQUEST_BYTES,
     SMALL_SEGMENT_BYTES,
     AllocatorOptions,
@@ -26,30 +26,34 @@ from course_utils.memory.allocator import (
     round_size,
 )
 
-# Of what is recorded: a limit shows in the history, and so does what happens where there is none.
-_LEFT_OUT = ("per_process_memory_fraction", "throw_on_cudamalloc_oom")
 # Say something about memory, and take or give none: `_annotate_memory` of PyTorch 2.14, `record_function` of 2.4.
 # https://github.com/pytorch/pytorch/pull/190575, https://github.com/pytorch/pytorch/pull/124179
 REMARKS = ("snapshot", "annotate", "user_defined")
 
 
 def recorded_options(snapshot: Mapping[str, Any]) -> AllocatorOptions:
-    """The options that a snapshot says were in force; the defaults where it says nothing, or an option is unknown."""
+    """The options that a snapshot says were in force, as far as they are simulated; the defaults where it says nothing.
+
+    Raises:
+        ValueError: if blocks get another size, or come from elsewhere, than is simulated.
+    """
     settings = snapshot.get("allocator_settings") or {}
-    changes: dict[str, Any] = {}
-    # What a list means is told below.
     pairs = option_pairs(settings.get("PYTORCH_CUDA_ALLOC_CONF") or "")
-    known = [f"{n}:{word}" for n, word in pairs if n in KNOWN_OPTIONS and word[:1] != "[" and n not in _LEFT_OUT]
-    divisions = settings.get("roundup_power2_divisions") or {}
-    if len(divisions) == len(AllocatorOptions.roundup_power2_divisions):
-        changes["roundup_power2_divisions"] = tuple(divisions[key] for key in sorted(divisions, key=int))
+    own = [f"{name}:{word}" for name, word in pairs if name in SIMULATED_OPTIONS and not word.startswith("[")]
+    if ("backend", "cudaMallocAsync") in pairs:
+        raise ValueError("backend:cudaMallocAsync is not simulated")
+    changes: dict[str, Any] = {}
+    divisions = set((settings.get("roundup_power2_divisions") or {}).values())
+    if len(divisions) > 1:
+        raise ValueError("roundup_power2_divisions was set to a list by size, which is not simulated")
+    if divisions:
+        changes["roundup_power2_divisions"] = divisions.pop()
     if "max_split_size" in settings:
         largest = settings["max_split_size"]
         changes["max_split_size_bytes"] = largest if 0 < largest < 2**62 else None
-    for name in ("expandable_segments", "garbage_collection_threshold"):
-        if name in settings:
-            changes[name] = settings[name]
-    return replace(AllocatorOptions.parse(",".join(known)), **changes)
+    if "expandable_segments" in settings:
+        changes["expandable_segments"] = settings["expandable_segments"]
+    return replace(AllocatorOptions.parse(",".join(own)), **changes)
 
 
 class Edges:
@@ -129,19 +133,17 @@ class History:
     times_us: list[int] = field(default_factory=lambda: [0])  # from the first entry to each moment; 0 is the start
     allocations: list[Allocation] = field(default_factory=list)  # those from before first
     reserved_bytes: list[int] = field(default_factory=list)  # taken from the device at each moment
-    exact: bool = True  # False if an entry did not fit the state, so that some sizes are requests, rounded up
+    exact: bool = True  # False if options or entries did not fit, so that some sizes are requests, rounded up
 
 
 def read_history(snapshot: Mapping[str, Any], entries: Sequence[Mapping[str, Any]], device: int = 0) -> History:
-    """Work out every block of a device from a state and what was recorded after it.
-
-    Args:
-        snapshot: taken right before the first entry.
-        entries: of this device's trace, the oldest first.
-        device: the index of the device.
-    """
-    options = recorded_options(snapshot)
-    edges, history = Edges(options), History()
+    """Work out every block of a device, by its index, from a snapshot and the entries recorded after it."""
+    history = History()
+    try:
+        options = recorded_options(snapshot)
+    except ValueError:
+        options, history.exact = AllocatorOptions(), False
+    edges = Edges(options)
     live: dict[int, Allocation] = {}
     pages: set[int] = set()  # of expandable segments
     reserved = 0

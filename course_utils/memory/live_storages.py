@@ -40,7 +40,7 @@ _FOREIGN = "Memory that torch did not allocate (NumPy's, a file's) is not part o
 _ACCUMULATE = 2**64 - 1
 
 
-class Place(NamedTuple):
+class CodePlace(NamedTuple):
     """Where a block was allocated: the user's code and the line in it, and whether that line's backward did it."""
 
     code: CodeType | None = None
@@ -48,11 +48,11 @@ class Place(NamedTuple):
     backward: bool = False
 
 
-NOWHERE = Place()
+NOWHERE = CodePlace()
 
 
 @dataclass(eq=False)
-class Block:
+class TracedBlock:
     """One storage's memory, while it is traced."""
 
     size_bytes: int
@@ -60,23 +60,23 @@ class Block:
     address: int
     op: int = -1  # the number of the operation that allocated it; -1 for none
     module: str = ""
-    place: Place = NOWHERE
+    place: CodePlace = NOWHERE
     kind: str = ""  # empty as long as nothing says more than that it was allocated
     died: int | None = None  # the event from which on it is gone; None: it lives
     on_graph: bool = False  # whether autograd made a node for the operation that allocated it
     counted: bool = True  # whether the call used it: what was there before and was never used is not part of the trace
 
 
-class Phase:
-    """A part of the call: from one event and operation to others."""
+class TracedPhase:
+    """A part of the call: its first and last event and operation."""
 
     def __init__(self, name: str, event: int, op: int) -> None:
         self.name, self.events, self.ops = name, [event, event], [op, op]
 
 
-class _Origin(NamedTuple):
+class _AskedBy(NamedTuple):
     module: str
-    place: Place
+    place: CodePlace
 
 
 # Storages
@@ -153,10 +153,8 @@ class StorageMode(TorchDispatchMode):
 class LiveStorages(StorageMode):
     """Follows all storages of one device while it is entered.
 
-    Args:
-        device: the device's type and, for a GPU, index.
-        model: whose weights count though nothing uses them; modules that are called are noticed anyway.
-        on_op: called with an operation's number before it runs, and with -1 after it.
+    ``model``'s weights count though nothing uses them; modules that are called are noticed anyway. ``on_op`` is called
+    with an operation's number before it runs, and with -1 after it.
     """
 
     supports_higher_order_operators = True
@@ -169,23 +167,23 @@ class LiveStorages(StorageMode):
     ) -> None:
         super().__init__()
         self.device = device
-        self.blocks: list[Block] = []  # all that were ever seen
+        self.blocks: list[TracedBlock] = []  # all that were ever seen
         self.times_ns: list[int] = []  # the clock at each event, the start and the end included
         self.ops: list[Any] = []  # each operation that may have allocated
-        self.origins: list[_Origin] = []  # of each of them
-        self.phases: list[Phase] = []
+        self.origins: list[_AskedBy] = []  # of each of them
+        self.phases: list[TracedPhase] = []
         self.notes: dict[str, None] = {}
         self._given_model, self._on_op = model, on_op
         self._optimizers: dict[int, Any] = {}
-        self._stepped: dict[int, int] = {}  # optimizers that stepped, by id: parameters that had a state then
+        self._stepped: set[int] = set()  # optimizers that stepped, by id
         self._names: dict[int, str] = {}  # of a module, by id
         self._owners: dict[int, str] = {}  # of a parameter, by id
         self._called: dict[int, weakref.ref[torch.nn.Module]] = {}  # modules that were called by no other
         self._stack: list[str] = []  # modules that are running, the outermost first
-        self._pending: list[Block] = []
-        self._backward: Phase | None = None
-        self._stepping: list[tuple[str, Phase]] = []  # optimizers that are running
-        self._graph: dict[int, _Origin] = {}  # of each node of autograd, by its number: what it was made for
+        self._pending: list[TracedBlock] = []
+        self._backward: TracedPhase | None = None
+        self._stepping: list[tuple[str, TracedPhase]] = []  # optimizers that are running
+        self._graph: dict[int, _AskedBy] = {}  # of each node of autograd, by its number: what it was made for
         self._sequence = 0  # the next node's number
         self._thread = threading.get_ident()
         self._listening = False
@@ -239,29 +237,26 @@ class LiveStorages(StorageMode):
         self.times_ns.append(time.perf_counter_ns())
         return len(self.times_ns) - 1
 
-    def _add(self, storage: torch.UntypedStorage, block: Block) -> Block:
+    def _add(self, storage: torch.UntypedStorage, block: TracedBlock) -> TracedBlock:
         self._follow(storage, block)
         self.blocks.append(block)
         return block
 
-    def _gone(self, known: Block) -> None:
+    def _gone(self, known: TracedBlock) -> None:
         if self._listening:
             known.died, known.counted = self._event(), True
 
-    def _existing(self, storage: torch.UntypedStorage) -> Block:
-        """A block that was there before, or that nothing saw being made."""
-        born = 0
-        if self._listening and not _in_backward():
-            # What is there before is known, but for what autograd saved: only a backward pass meets that.
-            born = self._event()
-        return self._add(storage, Block(storage.nbytes(), born, storage.data_ptr(), kind="other", counted=born > 0))
+    def _existing(self, storage: torch.UntypedStorage) -> TracedBlock:
+        # What is there before is known, but for what autograd saved: only a backward pass meets that.
+        born = self._event() if self._listening and not _in_backward() else 0
+        return self._add(
+            storage, TracedBlock(storage.nbytes(), born, storage.data_ptr(), kind="other", counted=born > 0)
+        )
 
     def _storages(self, tensor: torch.Tensor) -> list[torch.UntypedStorage]:
-        """A tensor's storages on this device: one, but for a DTensor without a part here."""
         try:
             storages = [part.untyped_storage() for part in plain_tensors(tensor) if part.device == self.device]
-            # A fake tensor says that it is on the device, and its storage knows better; without an address there is
-            # no memory behind it.
+            # A fake tensor says that it is on the device, and its storage knows better.
             return [s for s in storages if s.device.type == self.device.type and s.data_ptr() is not None]
         except Exception:  # sparse and lazy tensors, those of torch.func, and whatever somebody made of a tensor
             if self._listening:
@@ -269,7 +264,6 @@ class LiveStorages(StorageMode):
             return []
 
     def _use(self, tensor: torch.Tensor) -> None:
-        """An operation takes this tensor: its memory counts, if that was not known before."""
         for storage in self._storages(tensor):
             block = self._live.get(storage._cdata)
             if block is None:
@@ -291,21 +285,23 @@ class LiveStorages(StorageMode):
                 continue
             if _is_foreign(storage):
                 continue
-            block = Block(storage.nbytes(), self._event(), storage.data_ptr(), op, module, place, on_graph=on_graph)
+            block = TracedBlock(
+                storage.nbytes(), self._event(), storage.data_ptr(), op, module, place, on_graph=on_graph
+            )
             self._add(storage, block)
             if recorded or on_graph:
                 self._pending.append(block)
 
-    def _resized_in_place(self, storage: torch.UntypedStorage, known: Block) -> None:
+    def _resized_in_place(self, storage: torch.UntypedStorage, known: TracedBlock) -> None:
         if self._listening:
             self._resized(known, storage, -1, "", self._place(sys._getframe(1)))
 
-    def _resized(self, old: Block, storage: torch.UntypedStorage, op: int, module: str, place: Place) -> None:
+    def _resized(self, old: TracedBlock, storage: torch.UntypedStorage, op: int, module: str, place: CodePlace) -> None:
         size = storage.nbytes()
         if size == old.size_bytes:
             return
         # As the allocator does: first the new memory, then the old is copied and released.
-        block = Block(size, self._event(), storage.data_ptr(), op, module or old.module, place, old.kind)
+        block = TracedBlock(size, self._event(), storage.data_ptr(), op, module or old.module, place, old.kind)
         self._add(storage, block)
         old.died, old.counted = self._event(), True
 
@@ -334,7 +330,7 @@ class LiveStorages(StorageMode):
             with suppress(Exception):
                 self._know_optimizer(optimizer)
 
-    def _watch_existing(self, tensor: torch.Tensor, used: bool = False) -> list[Block]:
+    def _watch_existing(self, tensor: torch.Tensor, used: bool = False) -> list[TracedBlock]:
         blocks = [self._live.get(storage._cdata) or self._existing(storage) for storage in self._storages(tensor)]
         for block in blocks:
             block.counted |= used
@@ -361,10 +357,8 @@ class LiveStorages(StorageMode):
             block.kind, block.module = "gradients", self._owners.get(id(of), "")
 
     def _know_optimizer(self, optimizer: Any, used: bool = False) -> None:
-        """Note which blocks are an optimizer's state."""
-        states = list(optimizer.state.items())
         self._optimizers[id(optimizer)] = optimizer
-        for tensor, state in states:
+        for tensor, state in list(optimizer.state.items()):
             for value in tensors_in(*tree_leaves(state)):
                 for block in self._watch_existing(value, used):
                     # Some optimizers keep the gradient or the weight itself in their state.
@@ -406,21 +400,18 @@ class LiveStorages(StorageMode):
         self._end_backward()
         if id(optimizer) not in self._optimizers:
             self._know_optimizer(optimizer)
-        self._stepped.setdefault(id(optimizer), len(optimizer.state))
+        self._stepped.add(id(optimizer))
         self._stepping.append((type(optimizer).__name__, self._begin("optimizer step")))
 
     def _after_step(self, optimizer: Any, *_: Any) -> None:
-        if len(optimizer.state) != self._stepped[id(optimizer)]:
-            # Now, and not at the end: the optimizer may be gone by then.
-            self._stepped[id(optimizer)] = len(optimizer.state)
-            self._know_optimizer(optimizer)
+        self._know_optimizer(optimizer)  # not only at the end: it may be gone by then
         self._close(self._stepping.pop()[1])
 
-    def _begin(self, name: str) -> Phase:
-        self.phases.append(Phase(name, len(self.times_ns), len(self.ops)))
+    def _begin(self, name: str) -> TracedPhase:
+        self.phases.append(TracedPhase(name, len(self.times_ns), len(self.ops)))
         return self.phases[-1]
 
-    def _close(self, phase: Phase) -> None:
+    def _close(self, phase: TracedPhase) -> None:
         phase.events[1], phase.ops[1] = len(self.times_ns) - 1, len(self.ops) - 1
 
     def _end_backward(self) -> None:
@@ -429,19 +420,18 @@ class LiveStorages(StorageMode):
             self._backward = None
 
     @staticmethod
-    def _place(frame: FrameType | None) -> Place:
-        """The innermost place in the user's code."""
+    def _place(frame: FrameType | None) -> CodePlace:
         while frame is not None and not written_by_the_user(frame.f_code.co_filename):
             frame = frame.f_back
-        return NOWHERE if frame is None else Place(frame.f_code, frame.f_lineno)
+        return NOWHERE if frame is None else CodePlace(frame.f_code, frame.f_lineno)
 
-    def _asked_here(self) -> _Origin:
+    def _asked_here(self) -> _AskedBy:
         module = self._stack[-1] if self._stack else self._stepping[-1][0] if self._stepping else ""
-        return _Origin(module, self._place(sys._getframe(2)))
+        return _AskedBy(module, self._place(sys._getframe(2)))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs, handling = kwargs or {}, _handling_of(func)
-        origin: _Origin | None = None
+        origin: _AskedBy | None = None
         accumulating: torch.Tensor | None = None
         on_graph = False
         if not _in_backward():
@@ -457,7 +447,7 @@ class LiveStorages(StorageMode):
                 accumulating = node.variable if number == _ACCUMULATE else None
                 origin = self._graph.get(number)
                 if origin is not None:
-                    origin = _Origin(origin.module, origin.place._replace(backward=True))
+                    origin = _AskedBy(origin.module, origin.place._replace(backward=True))
         number = torch.autograd._get_sequence_nr()
         if origin is None and number > self._sequence:
             # Autograd numbers the node of an operation before it runs it.

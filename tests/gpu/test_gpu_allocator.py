@@ -20,7 +20,6 @@ SETTINGS = (
     "expandable_segments:True",
     "roundup_power2_divisions:4",
     "max_split_size_mb:64",
-    "garbage_collection_threshold:0.6",
     "expandable_segments:True,roundup_power2_divisions:8",
 )
 # Tensors of changing sizes, a training step, and memory given back: in every pool, with and without a limit.

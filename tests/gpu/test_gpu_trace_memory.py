@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional
 
 from course_utils.materials.models import GPT
-from course_utils.memory.trace import TraceError, trace_memory
+from course_utils.memory.trace import MemoryTraceError, trace_memory
 
 MIB = 2**20
 
@@ -42,7 +42,7 @@ def test_peak_equals_max_memory_allocated(options: dict[str, bool]) -> None:
         gc.collect()
         torch.cuda.empty_cache()
         before = torch.cuda.memory_allocated()
-        trace = trace_memory(step, overhead=False)
+        trace = trace_memory(step)
         assert trace.start_bytes == before
         assert trace.end_bytes == torch.cuda.memory_allocated()
         assert trace.peak_bytes == torch.cuda.max_memory_allocated()
@@ -55,7 +55,7 @@ def test_peak_equals_max_memory_allocated(options: dict[str, bool]) -> None:
 def test_kinds_and_modules_follow_into_autograds_threads() -> None:
     step = _step(fused=True)
     model, optimizer = step.parts
-    trace = trace_memory(step, overhead=False)
+    trace = trace_memory(step)
     rounded = sum(-(-4 * p.numel() // 512) * 512 for p in model.parameters())
     kinds = trace.by_kind()
     assert min(kinds["weights"]) == max(kinds["weights"]) >= rounded
@@ -77,7 +77,7 @@ def test_a_failing_step_leaves_a_trace_and_no_recording() -> None:
         _bytes(2 * total)
         del kept
 
-    with pytest.raises(TraceError, match="OutOfMemoryError") as caught:
+    with pytest.raises(MemoryTraceError, match="OutOfMemoryError") as caught:
         trace_memory(greedy)
     assert caught.value.trace.extra_peak_bytes >= 64 * MIB
     assert not torch._C._cuda_isHistoryEnabled()

@@ -18,6 +18,14 @@ from course_utils.materials.attention import (
 from course_utils.measure.fresh import Switches
 
 
+@pytest.fixture(autouse=True)
+def _one_thread():
+    """Several threads on cores that are busy wait for each other."""
+    with Switches.kept():
+        torch.set_num_threads(1)
+        yield
+
+
 def inputs(*shape: int, dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
     generator = torch.Generator().manual_seed(1)
     return list(torch.randn(3, *shape, generator=generator).to(dtype))
@@ -26,7 +34,7 @@ def inputs(*shape: int, dtype: torch.dtype = torch.float32) -> list[torch.Tensor
 # What this build of torch has on a CPU
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_a_cpu_has_math_and_flash_which_agree_with_float64(dtype: torch.dtype):
     before = Switches.now()
     backends = attention_backends("cpu", dtype, 24, training=True)

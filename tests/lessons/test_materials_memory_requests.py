@@ -12,8 +12,8 @@ from course_utils.memory.allocator import Allocate, simulate_allocator
 from course_utils.memory.trace import trace_memory
 
 
-def passes(model: GPT, length: int, rows: int, vocabulary: int) -> None:
-    tokens, targets = torch.randint(vocabulary, (2, rows, length))
+def passes(model: GPT, length: int) -> None:
+    tokens, targets = torch.randint(256, (2, 2, length))
     functional.cross_entropy(model(tokens).flatten(0, 1), targets.flatten()).backward()
 
 
@@ -27,11 +27,11 @@ def kinds(model: GPT) -> dict[str, Requests]:
     optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
 
     def warm_up(length: int) -> None:
-        passes(model, length, 2, 256)
+        passes(model, length)
         model.zero_grad()
 
     def step(length: int, optimizer: torch.optim.Optimizer = optimizer) -> None:
-        passes(model, length, 2, 256)
+        passes(model, length)
         optimizer.step()
         optimizer.zero_grad()
 
@@ -39,30 +39,25 @@ def kinds(model: GPT) -> dict[str, Requests]:
         step(length, torch.optim.AdamW(model.parameters(), foreach=True))
 
     step(8)
-    return {
-        name: trace_requests(work, model, lengths=(16, 48))
-        for name, work in (("warm-up", warm_up), ("first step", first_step), ("step", step))
-    }
+    works = {"warm-up": warm_up, "first step": first_step, "step": step}
+    return {name: trace_requests(work, model, lengths=(16, 48)) for name, work in works.items()}
 
 
 def test_the_peak_is_that_of_the_trace(model: GPT, kinds: dict[str, Requests]):
     def work() -> None:
-        passes(model, 37, 2, 256)
+        passes(model, 37)
         model.zero_grad()
 
-    trace = trace_memory(work, device="cpu", model=model, verify=False, overhead=False)
-    events = kinds["warm-up"].events(37, "w", factor=1)
-    level = peak = 0
-    sizes = {}
-    for event in events:
+    trace = trace_memory(work, device="cpu", model=model)
+    sizes, levels = {}, [0]
+    for event in kinds["warm-up"].events(37, "w"):
         if isinstance(event, Allocate):
             sizes[event.id] = event.bytes
-            level += event.bytes
+            levels.append(levels[-1] + event.bytes)
         else:
-            level -= sizes[event.id]
-        peak = max(peak, level)
-    assert peak == trace.extra_peak_bytes
-    assert level == 0
+            levels.append(levels[-1] - sizes[event.id])
+    assert max(levels) == trace.extra_peak_bytes
+    assert levels[-1] == 0
 
 
 def test_a_training_is_weights_then_steps(model: GPT, kinds: dict[str, Requests]):

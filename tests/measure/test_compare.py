@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import collections
-import itertools
 import math
-import os
 import random
 import re
-import signal
-import statistics
 import subprocess
 import sys
 import time
@@ -22,7 +18,7 @@ import torch
 from course_utils.measure import busy, rounds
 from course_utils.measure.compare import CaseError, compare, measure
 from course_utils.measure.devices import Device, Sample
-from course_utils.measure.fresh import fresh
+from course_utils.measure.fresh import Switches, fresh
 from course_utils.measure.sweep import sweep
 from course_utils.results import paired
 from course_utils.results.measurement import Measurement
@@ -33,24 +29,16 @@ AMPLE_S = 5.0
 
 
 @pytest.fixture(autouse=True)
-def _own_clock(request):
-    """Decisions follow from times that other programs do not change; what looks for these programs has the real one."""
-    if "serial" not in request.keywords:
-        request.getfixturevalue("own_clock")
+def _own_clock(own_clock):
+    """Decisions follow from times that other programs do not change."""
 
 
 @pytest.fixture(autouse=True)
-def _as_it_was():
-    """A test that fails must not leave its switches to the next one."""
-    threads, dtype, grad = torch.get_num_threads(), torch.get_default_dtype(), torch.is_grad_enabled()
-    precision = torch.get_float32_matmul_precision()
-    torch.set_num_threads(1)  # several threads on cores that are busy wait for each other
-    yield
-    torch.set_default_device(None)
-    torch.set_float32_matmul_precision(precision)
-    torch.set_num_threads(threads)
-    torch.set_default_dtype(dtype)
-    torch.set_grad_enabled(grad)
+def _one_thread():
+    """Several threads on cores that are busy wait for each other."""
+    with Switches.kept():
+        torch.set_num_threads(1)
+        yield
 
 
 class ScriptedDevice(Device):
@@ -74,11 +62,26 @@ class ScriptedDevice(Device):
         return None, None
 
 
+class OnAClockOfItsOwn(ScriptedDevice):
+    """Its timings take the time that the script says, and nothing else takes any."""
+
+    def __init__(self, seconds, monkeypatch, **options):
+        super().__init__(seconds, **options)
+        self.now = 0.0
+        clock = types.SimpleNamespace(perf_counter=lambda: self.now, time=lambda: self.now)
+        monkeypatch.setattr(rounds, "time", clock)
+
+    def sample(self, fn, calls, cache):
+        sample = super().sample(fn, calls, cache)
+        self.now += calls * sample.elapsed_s
+        return sample
+
+
 # --- a real training step with its optimizer
 
 
 def training_step(foreach, weights, width=32):
-    model = torch.nn.Sequential(*(torch.nn.Linear(width, width) for _ in range(6)))
+    model = torch.nn.Sequential(*(torch.nn.Linear(width, width) for _ in range(2)))
     weights.append([p.detach().clone() for p in model.parameters()])
     optimizer = torch.optim.AdamW(model.parameters(), foreach=foreach)
     x = torch.randn(4, width)
@@ -99,7 +102,7 @@ def test_a_training_step_with_its_optimizer():
     before = torch.get_rng_state()
     result = compare(
         {"for loop": fresh(training_step, False, loop), "foreach": fresh(training_step, True, foreach)},
-        budget_s=1.0,
+        budget_s=0.3,
     )
     assert torch.equal(torch.get_rng_state(), before)
     # The baseline is built twice: its A/A control has tensors of its own.
@@ -117,36 +120,28 @@ def test_a_training_step_with_its_optimizer():
 
 
 def test_switches_of_a_case_reach_neither_the_other_nor_the_caller():
-    threads, dtype = torch.get_num_threads(), torch.get_default_dtype()
-    other = 2 if threads == 1 else 1
+    matmul = torch.backends.mkldnn.matmul
     seen = collections.defaultdict(set)
 
-    def factory(label, change):
-        if change:
-            torch.set_num_threads(other)
+    def switches():
+        grad, deterministic = torch.is_grad_enabled(), torch.are_deterministic_algorithms_enabled()
+        return torch.get_num_threads(), torch.get_default_dtype(), grad, deterministic, matmul.fp32_precision
+
+    before = switches()
+
+    def factory(label):
+        if label == "changed":
+            torch.set_num_threads(2)
             torch.set_default_dtype(torch.float64)
             torch.set_grad_enabled(False)
             torch.use_deterministic_algorithms(True, warn_only=True)
+            matmul.fp32_precision = "bf16"
+        return lambda: seen[label].add(switches())
 
-        def case():
-            seen[label].add(
-                (
-                    torch.get_num_threads(),
-                    torch.get_default_dtype(),
-                    torch.is_grad_enabled(),
-                    torch.are_deterministic_algorithms_enabled(),
-                )
-            )
-
-        return case
-
-    for order in (("plain", "changed"), ("changed", "plain")):
-        seen.clear()
-        compare({label: fresh(factory, label, label == "changed") for label in order}, check=False, budget_s=0.1)
-        assert seen["plain"] == {(threads, dtype, True, False)}
-        assert seen["changed"] == {(other, torch.float64, False, True)}
-        assert (torch.get_num_threads(), torch.get_default_dtype(), torch.is_grad_enabled()) == (threads, dtype, True)
-        assert not torch.are_deterministic_algorithms_enabled()
+    compare({label: fresh(factory, label) for label in ("plain", "changed", "plain again")}, check=False, budget_s=0.1)
+    assert seen["plain"] == seen["plain again"] == {before}
+    assert seen["changed"] == {(2, torch.float64, False, True, "bf16")}
+    assert switches() == before
 
 
 def test_state_is_put_back_after_a_failure_too():
@@ -193,34 +188,15 @@ def test_dropout_sees_the_same_numbers_in_the_same_round():
 
         return case
 
-    cases = {label: fresh(factory, label) for label in drawn}
     # One call a timing, so that every timing of a round draws once.
-    functions = {}
-
-    class OneCall(ScriptedDevice):
-        def sample(self, fn, calls, cache):
-            functions.setdefault(fn, len(functions))
-            self.seconds.setdefault(fn, 1e-3)
-            return super().sample(fn, calls, cache)
-
-    device = OneCall({})
-    result = compare(cases, device=device, budget_s=AMPLE_S)
+    device = ScriptedDevice(collections.defaultdict(lambda: 1e-3))
+    result = compare({label: fresh(factory, label) for label in drawn}, device=device, budget_s=AMPLE_S)
     assert result.agreement == "outputs agree"  # the very first calls drew the same, too
-    rounds = result.rounds
     # Each timing follows an untimed call; and a runs twice in a round, as baseline and as control.
-    a, b = drawn["a"][-4 * rounds :], drawn["b"][-2 * rounds :]
-    for i in range(rounds):
+    a, b = drawn["a"][-4 * result.rounds :], drawn["b"][-2 * result.rounds :]
+    for i in range(result.rounds):
         assert a[4 * i : 4 * i + 4] == 2 * b[2 * i : 2 * i + 2]
     assert len({tuple(numbers) for numbers in b[1:24:2]}) == 12  # other ones in the next round
-
-
-def test_rounds_have_random_numbers_also_of_what_the_first_call_woke_up(monkeypatch):
-    events = []
-    seeded = rounds.RandomState.seeded
-    monkeypatch.setattr(rounds.RandomState, "seeded", lambda seed: (events.append("seeded"), seeded(seed))[1])
-    compare({"a": lambda: events.append("called"), "b": lambda: None}, budget_s=0.05, memory=False)
-    assert "seeded" in events
-    assert events.index("called") < events.index("seeded")
 
 
 # --- rounds: order, calls, plan
@@ -270,19 +246,6 @@ def test_a_case_does_not_pay_for_data_that_another_case_pushed_out_of_the_cache(
     assert result["two"].verdict == "SAME"
 
 
-def test_precision_set_through_either_api_is_put_back():
-    matmul = torch.backends.mkldnn.matmul
-    before = matmul.fp32_precision
-
-    def factory(precision):
-        matmul.fp32_precision = precision
-        return lambda: matmul.fp32_precision
-
-    cases = {"ieee": fresh(factory, "ieee"), "bf16": fresh(factory, "bf16")}
-    compare(cases, check=lambda *precisions: precisions == ("ieee", "bf16"), **QUICK)
-    assert matmul.fp32_precision == before
-
-
 def test_an_interruption_while_calls_are_counted_does_not_part_identical_code():
     class Interrupted(ScriptedDevice):
         """Another process takes the core once, in the middle of the first timing of many calls."""
@@ -293,60 +256,33 @@ def test_an_interruption_while_calls_are_counted_does_not_part_identical_code():
                 return Sample(sample.elapsed_s + 4e-3 / calls)
             return sample
 
-    def identical():
-        return None
-
-    device = Interrupted({identical: 2e-5}, timing_cost_s=2e-6, noise=0.001)
-    result = compare({"a": identical, "b": identical}, check=False, device=device, budget_s=AMPLE_S)
+    device = Interrupted({one: 2e-5}, timing_cost_s=2e-6, noise=0.001)
+    result = compare({"a": one, "b": one}, check=False, device=device, budget_s=AMPLE_S)
     assert result["b"].verdict == "SAME"
     assert result["a"].measurement.calls == result["b"].measurement.calls
 
 
-def test_the_first_call_is_kept_apart():
-    class Lazy:
-        def __init__(self):
-            self.ready = False
-
-        def __call__(self):
-            if not self.ready:
-                time.sleep(0.05)
-                self.ready = True
-
-    result = compare({"lazy": fresh(Lazy), "again": fresh(Lazy)}, check=False, budget_s=0.1)
-    for case in result:
-        assert case.measurement.first_call_s >= 0.05
-        assert case.median_s < 0.05
-        assert statistics.median(case.measurement.warmup_s) < 0.05
-
-
-def test_a_case_that_stays_slow_for_a_few_calls_is_warmed_up_first():
+def test_the_first_call_is_kept_apart_and_a_case_that_stays_slow_for_a_few_more_is_warmed_up():
     class Warming:
-        def __init__(self):
-            self.calls = 0
+        calls = 0
 
         def __call__(self):
             self.calls += 1
-            time.sleep(0.004 if self.calls < 6 else 0.0005)
+            time.sleep(0.05 if self.calls == 1 else 0.004 if self.calls < 6 else 0.0005)
 
-    result = measure(fresh(Warming), budget_s=0.3, memory=False)
-    assert min(result.warmup_s[:4]) > 0.004
-    assert statistics.median(result.elapsed_s) < 0.004
+    result = compare({"one": fresh(Warming), "two": fresh(Warming)}, check=False, budget_s=0.3, memory=False)
+    for case in result:
+        assert case.measurement.first_call_s >= 0.05
+        assert 0.004 <= min(case.measurement.warmup_s[:4]) < 0.05
+        assert case.median_s < 0.001
 
 
-def test_the_budget_is_kept_where_nothing_is_decided():
-    budget_s = 0.3
-    dice = random.Random(1)  # its own: the cases of a round see the same numbers of the global one
-
-    def restless():
-        time.sleep(dice.uniform(2e-4, 2e-3))
-
-    started = time.perf_counter()
-    result = compare({"a": restless, "b": restless}, budget_s=budget_s, memory=False)
-    spent = time.perf_counter() - started
-    # One more round, first calls and a machine that is busy; without a budget, the most rounds would take 15 s.
-    assert spent < 3 * budget_s + 1
+def test_the_budget_is_kept_where_nothing_is_decided(monkeypatch):
+    device = OnAClockOfItsOwn({one: 1e-3, two: 1e-3}, monkeypatch, noise=0.5)
+    result = compare({"one": one, "two": two}, check=False, device=device, budget_s=0.3)
+    assert result["two"].verdict == "UNCLEAR"
+    assert 0.25 < device.now < 0.4  # the most rounds would take 15 s
     assert result.confidence == paired.look_confidence(result.rounds, last=True)
-    assert result.spent_s <= spent
 
 
 def test_what_is_clear_stops_at_a_look_and_what_is_close_gets_more_rounds():
@@ -357,21 +293,6 @@ def test_what_is_clear_stops_at_a_look_and_what_is_close_gets_more_rounds():
     result = compare({"one": one, "two": two}, check=False, device=close, budget_s=AMPLE_S)
     assert result["two"].verdict == "SLOWER"
     assert result.rounds in paired.LOOKS[3:]
-
-
-class OnAClockOfItsOwn(ScriptedDevice):
-    """Its timings take the time that the script says, and nothing else takes any."""
-
-    def __init__(self, seconds, monkeypatch, **options):
-        super().__init__(seconds, **options)
-        self.now = 0.0
-        clock = types.SimpleNamespace(perf_counter=lambda: self.now, time=lambda: self.now)
-        monkeypatch.setattr(rounds, "time", clock)
-
-    def sample(self, fn, calls, cache):
-        sample = super().sample(fn, calls, cache)
-        self.now += calls * sample.elapsed_s
-        return sample
 
 
 @pytest.mark.parametrize(("call_s", "round_count", "verdict"), [(0.02, 8, "SLOWER"), (0.08, 1, "UNCLEAR")])
@@ -388,8 +309,7 @@ def test_a_budget_is_exceeded_where_that_completes_the_rounds_of_a_verdict(monke
 def test_a_machine_that_sleeps_in_between_says_so_and_loses_nothing(monkeypatch):
     class Sleeping(OnAClockOfItsOwn):
         def sample(self, fn, calls, cache):
-            if len(self.timings) == 100:
-                self.now += 3600
+            self.now += 3600 * (len(self.timings) == 100)
             return super().sample(fn, calls, cache)
 
     device = Sleeping({one: 1e-3, two: 1.02e-3}, monkeypatch, noise=0.02)
@@ -398,26 +318,13 @@ def test_a_machine_that_sleeps_in_between_says_so_and_loses_nothing(monkeypatch)
     assert any("3600 s" in note and "slept" in note for note in result.notes)
 
 
-def test_rounds_with_a_time_of_nothing_or_nonsense_are_thrown_away_with_a_sentence():
-    class Broken(ScriptedDevice):
-        rounds_timed = 0
-
-        def sample(self, fn, calls, cache):
-            sample = super().sample(fn, calls, cache)
-            self.rounds_timed += calls > 1  # in the rounds a timing takes two calls
-            return Sample({3: 0.0, 9: math.nan}.get(self.rounds_timed, sample.elapsed_s)) if calls > 1 else sample
-
-    device = Broken({one: 1e-3, two: 2e-3}, noise=0.02, min_sample_s=1.5e-3)
-    result = compare({"one": one, "two": two}, check=False, device=device, budget_s=AMPLE_S)
-    assert result["two"].verdict == "SLOWER"
-    assert all(seconds > 0 for case in result for seconds in case.measurement.elapsed_s)
-    assert sum("thrown away" in note for note in result.notes) == 1
-
+@pytest.mark.parametrize("nonsense", [0.0, math.nan])
+def test_a_clock_that_reads_nothing_or_nonsense_is_named(nonsense):
     class Stopped(ScriptedDevice):
         def sample(self, fn, calls, cache):
-            return Sample(0.0)
+            return Sample(nonsense)
 
-    with pytest.raises(CaseError, match=r"the clock read 0 s for '.*', again and again.*Do more in one call"):
+    with pytest.raises(CaseError, match=r"the clock read .* s for '.*': .* too short to be timed. Do more in one call"):
         compare({"one": one, "two": two}, check=False, device=Stopped({}), budget_s=0.1)
 
 
@@ -431,12 +338,6 @@ def test_cases_that_agree_no_longer_are_named_and_their_times_kept():
     result = compare({"a": lambda: torch.ones(3), "b": drifting}, budget_s=0.1, memory=False)
     assert result.rounds >= 8
     assert any("'b'" in note and "no longer" in note and "fresh()" in note for note in result.notes)
-
-
-def test_a_case_may_be_called_as_the_control_is(monkeypatch):
-    device = OnAClockOfItsOwn({one: 1e-3, two: 2e-3}, monkeypatch, noise=0.001)
-    result = compare({"one": one, "one again": two}, check=False, device=device, budget_s=AMPLE_S)
-    assert (result["one again"].verdict, round(result["one again"].ratio, 1)) == ("SLOWER", 2.0)
 
 
 def test_a_case_that_fails_after_the_rounds_loses_nothing(monkeypatch):
@@ -477,36 +378,37 @@ def test_long_calls_are_not_preceded_by_untimed_ones(monkeypatch):
 # --- a busy machine
 
 
-@pytest.mark.serial
-def test_other_programs_are_noticed_and_the_own_children_are_not_others():
-    burn = "import time\nend = time.time() + 20\nwhile time.time() < end: pass"
+def test_other_programs_are_noticed(monkeypatch):
+    class Clock:
+        now = 0.0
 
-    def own_share():
-        """CPU seconds of this program and its children in half a second, and what is said of the others."""
-        before = busy._usage()
+        def perf_counter(self):
+            self.now += 1e-4
+            return self.now
+
+    clock = Clock()
+    monkeypatch.undo()  # the watch that the other tests here leave out
+    monkeypatch.setattr(busy, "time", clock)
+    for (everybody, own, taken), words in (
+        ((3.0, 1.0, 0), r"^Other programs kept 1\.0 of \d+ cores busy\.$"),
+        ((3.0, 1.0, 500), r"^Other programs kept 1\.0 of \d+ cores busy, and .* 2\d\d times a second\.$"),
+        ((3.0, 2.9, 500), r"^$"),
+    ):
+        usage = iter([(0.0, 0.0, 0), (everybody, own, taken)])
+        monkeypatch.setattr(busy, "_usage", lambda usage=usage: next(usage))
         with busy.Watch() as watch:
-            time.sleep(0.5)
-        return busy._usage()[1] - before[1], watch.sentence
+            clock.now += 2
+        assert re.search(words, watch.sentence), watch.sentence
 
-    child = subprocess.Popen([sys.executable, "-c", burn])
-    try:
-        with_child, _ = own_share()
-    finally:
-        child.kill()
-        child.wait()
-    # One that is nobody's child: its parent ends at once.
-    start = f"""
-import subprocess, sys
-quiet = {{"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}}
-print(subprocess.Popen([sys.executable, "-c", {burn!r}], **quiet).pid)
-"""
-    pid = int(subprocess.run([sys.executable, "-c", start], capture_output=True, text=True, check=True).stdout)
-    try:
-        with_stranger, sentence = own_share()
-    finally:
-        os.kill(pid, signal.SIGKILL)
-    assert with_child > with_stranger + 0.05
-    assert re.search(r"Other programs kept \d\.\d of \d+ cores busy", sentence)
+
+def test_what_the_own_children_do_is_not_what_others_do():
+    burn = "import time\nwhile time.process_time() < 0.4: pass\nprint('done', flush=True)\ninput()"
+    before = busy._usage()[1]
+    with subprocess.Popen([sys.executable, "-c", burn], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        child.stdout.readline()
+        own_s = busy._usage()[1] - before
+        child.communicate(b"\n")
+    assert own_s > 0.35
 
 
 # --- Ctrl-C
@@ -527,7 +429,7 @@ class InterruptedDevice(ScriptedDevice):
         return super().sample(fn, calls, cache)
 
 
-@pytest.mark.parametrize("timings", [3, 5, 3 * 50 + 1])
+@pytest.mark.parametrize("timings", [5, 3 * 50 + 1])
 def test_ctrl_c_keeps_complete_rounds(timings):
     device = InterruptedDevice(timings)
     result = compare({"one": one, "two": two}, check=False, device=device, budget_s=AMPLE_S)
@@ -545,29 +447,24 @@ def test_ctrl_c_before_the_first_round_says_that_nothing_is_measured():
         compare({"one": one, "two": two}, check=False, device=InterruptedDevice(1), budget_s=AMPLE_S)
 
 
-def interrupt():
-    raise KeyboardInterrupt
-
-
 def test_ctrl_c_in_the_memory_pass_keeps_the_rounds():
     class Interrupted(ScriptedDevice):
         def peak_memory(self, fn):
             raise KeyboardInterrupt
 
     device = Interrupted({one: 1e-3, two: 1e-3})
-    try:
-        result = compare({"one": one, "two": two}, check=False, device=device, budget_s=0.1)
-    except KeyboardInterrupt:
-        pytest.fail("the rounds are lost")
+    result = compare({"one": one, "two": two}, check=False, device=device, budget_s=0.1)
     assert result.rounds >= 12
     assert result.interrupted
 
 
 def test_ctrl_c_in_a_sweep_keeps_the_points_that_are_done():
     def cases(n):
-        return {"a": lambda: time.sleep(1e-4), "b": (lambda: time.sleep(1e-4)) if n < 3 else interrupt}
+        if n == 3:
+            raise KeyboardInterrupt
+        return {"a": one, "b": two}
 
-    result = sweep(cases, over={"n": [1, 2, 3, 4]}, budget_s=0.05, memory=False)
+    result = sweep(cases, over={"n": [1, 2, 3, 4]}, **QUICK)
     assert result.interrupted
     assert result.values == (1, 2)
 
@@ -591,34 +488,18 @@ def test_the_cache_is_emptied_before_each_call_and_outside_of_the_time():
 
     result = compare({"a": work, "b": work}, cache="cold", check=False, device=Watched(), budget_s=0.4, memory=False)
     # The first calls are not timed with a cache state; after them, every call follows its own flush.
-    measured = log[2:]
-    assert measured.count("flush") == measured.count("call")
-    assert measured[::2] == ["flush"] * (len(measured) // 2)
+    assert log[2:] == ["flush", "call"] * (len(log[2:]) // 2)
     assert result["a"].measurement.calls > 1
-    # 2 ms of flushing do not show in a call of 0.5 ms.
-    assert result["a"].median_s < 0.0025
+    assert result["a"].median_s < 0.0025  # 2 ms of flushing do not show in a call of 0.5 ms
     assert result.cache == "cold"
     assert "apart" in result.clock
 
 
 def test_where_one_case_is_cold_the_warm_ones_are_timed_apart_as_well_and_keep_their_cache():
-    log = []
-
-    class Watched(Device):
-        def sample(self, fn, calls, cache):
-            log.append((fn(), cache))
-            return super().sample(fn, calls, cache)
-
-        def flush_cache(self):
-            log.append(("flush", ""))
-
-    cases = {"warm": lambda: "a", "cold": lambda: "b"}
-    result = compare(
-        cases, cache={"warm": "warm", "cold": "cold"}, check=False, device=Watched(), budget_s=0.1, memory=False
-    )
-    assert set(log) == {("a", "kept"), ("b", "cold"), ("flush", "")}
-    assert all(after == ("flush", "") for before, after in itertools.pairwise(log) if before == ("b", "cold"))
-    assert not any(after[0] == "flush" for before, after in itertools.pairwise(log) if before[1] == "kept")
+    device = ScriptedDevice({one: 1e-3, two: 1e-3})
+    caches = {"warm": "warm", "cold": "cold"}
+    result = compare({"warm": one, "cold": two}, cache=caches, check=False, device=device, budget_s=0.1)
+    assert {(fn, cache) for fn, _, cache in device.timings} == {(one, "kept"), (two, "cold")}
     assert result.cache == "warm and cold"
     assert "apart" in result.clock
 
@@ -644,11 +525,10 @@ def test_cases_that_are_none(cases, words):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        *(({"budget_s": budget}, "more than 0 and at most 3600") for budget in (0, math.nan, "2")),
+        ({"budget_s": 0}, "more than 0 and at most 3600"),
         ({"practical": 1}, "between 0 and 1"),
         ({"cache": "hot"}, "'warm' or 'cold'.*got 'hot'"),
         ({"cache": {"a": "cold"}}, "for each of a, b; got"),
-        ({"cache": {"a": "warm", "b": "hot"}}, "'warm' or 'cold'"),
         ({"items": {"a": 1}}, "name exactly the cases a, b; got a"),
     ],
 )
@@ -660,21 +540,12 @@ def test_options_that_make_no_sense(options, words):
 
 
 def test_a_case_that_raises_is_named():
-    with pytest.raises(
-        CaseError, match=r"case 'b' failed in its first call: ZeroDivisionError: .* Run it once by itself"
-    ):
+    words = r"case 'b' failed in its first call: ZeroDivisionError: .* Run it once by itself"
+    with pytest.raises(CaseError, match=words):
         compare({"a": one, "b": lambda: 1 / 0}, **QUICK)
-
-    calls = 0
-
-    def later():
-        nonlocal calls
-        calls += 1
-        if calls > 3:
-            raise RuntimeError("worn out")
-
-    with pytest.raises(CaseError, match="case 'b' failed in the timing: RuntimeError: worn out"):
-        compare({"a": one, "b": later}, **QUICK)
+    left = iter(range(3))
+    with pytest.raises(CaseError, match="case 'b' failed in the timing: StopIteration"):
+        compare({"a": one, "b": lambda: [next(left)].clear()}, **QUICK)
 
 
 @pytest.mark.parametrize(
@@ -684,8 +555,6 @@ def test_a_case_that_raises_is_named():
         (lambda: x[:4], "shape"),
         (lambda: x.long(), "dtype"),
         (lambda: (x, x), "outputs differ"),
-        (lambda: None, "outputs differ"),
-        (lambda: x.to("meta"), "device'"),
     ],
 )
 def test_outputs_that_differ(other, words):
@@ -702,9 +571,7 @@ def test_outputs_that_differ(other, words):
         (x, x.bfloat16()),  # at the tolerance of the coarser one
         ({"loss": (x, 1.0), "n": 3}, {"loss": [x, 1.0], "n": 3}),
         (np.ones(3), np.ones(3)),
-        ("same", "same"),
         (2, 2.0),
-        (torch.nn.Parameter(x), x),
     ],
 )
 def test_outputs_that_agree(first, second):
@@ -734,7 +601,7 @@ def test_code_that_returns_nothing_says_that_it_was_not_checked():
     assert any("not checked" in note for note in result.notes)
 
 
-@pytest.mark.parametrize("over", [{}, {"n": []}, {"n": [1], "m": [2]}])
+@pytest.mark.parametrize("over", [{"n": []}, {"n": [1], "m": [2]}])
 def test_a_sweep_varies_one_parameter(over):
     with pytest.raises(ValueError, match=r"varies one parameter: pass over=\{'batch': \[1, 8, 64\]\}"):
         sweep(lambda n: {"a": one, "b": two}, over=over)
@@ -746,9 +613,5 @@ def test_a_sweep_has_the_same_cases_at_each_value():
 
 
 def test_a_sweep_names_the_value_at_which_a_case_failed():
-    with pytest.raises(CaseError, match=r"at n=2: case 'b' failed"):
-        sweep(lambda n: {"a": one, "b": one if n == 1 else lambda: 1 / 0}, over={"n": [1, 2]}, **QUICK)
     with pytest.raises(CaseError, match=r"at n=0: the cases could not be made: ZeroDivisionError"):
         sweep(lambda n: {"a": one, "b": two} if 1 / n else {}, over={"n": [1, 0]}, **QUICK)
-    with pytest.raises(ValueError, match="more than 0"):
-        sweep(lambda n: {"a": one, "b": two}, over={"n": [1]}, budget_s=-1)

@@ -61,7 +61,6 @@ def _gpu(monkeypatch: pytest.MonkeyPatch, gib: float, capability: tuple[int, int
     ("kind", "size", "expected_size", "expected"),
     [
         ("cpu", None, "smoke", "small"),
-        ("cpu", "full", "full", "small"),
         ("mps", "full", "full", "small"),
         ("cuda", None, "full", "large"),
         ("cuda", "  Smoke ", "smoke", "small"),
@@ -71,8 +70,7 @@ def _gpu(monkeypatch: pytest.MonkeyPatch, gib: float, capability: tuple[int, int
 def test_size_by_machine_and_wish(on, monkeypatch, kind: str, size: str | None, expected_size: str, expected: str):
     on(kind, size)
     _gpu(monkeypatch, 139.8, (9, 0))
-    assert device_kind() == kind
-    assert course_size() == expected_size
+    assert (device_kind(), course_size()) == (kind, expected_size)
     assert scaled(cpu="small", cuda="large") == expected
 
 
@@ -81,18 +79,6 @@ def test_a_small_or_old_gpu_gets_the_small_size(on, monkeypatch, gib: float, cap
     on("cuda", "full")
     _gpu(monkeypatch, gib, capability)
     assert scaled(cpu="small", cuda="large") == "small"
-
-
-def test_a_forked_child_need_not_ask_cuda_for_its_size(on, monkeypatch):
-    on("cuda", "full")
-    _gpu(monkeypatch, 139.8, (9, 0))
-    assert scaled(cpu="small", cuda="large") == "large"
-
-    def refuse(device: int) -> None:
-        raise RuntimeError("Cannot re-initialize CUDA in forked subprocess")
-
-    monkeypatch.setattr(torch.cuda, "get_device_properties", refuse)
-    assert scaled(cpu="small", cuda="large") == "large"
 
 
 def test_a_size_that_is_none_is_one_clear_message(on):
@@ -108,20 +94,14 @@ def test_environment_of_this_machine() -> None:
     here = environment()
     assert _SLUG.fullmatch(here.machine)
     assert here.device_kind == device_kind()
-    assert here.cpu_model
     assert not re.search(r"\((R|TM)\)|@", here.cpu_model)
     assert here.cpu_cores >= 1
     assert here.memory_bytes > 2**28
-    assert here.python == ".".join(map(str, sys.version_info[:3]))
-    assert here.torch == torch.__version__
-    assert here.torch_threads == torch.get_num_threads()
-    assert here.size in ("smoke", "full")
+    assert (here.torch, here.torch_threads) == (torch.__version__, torch.get_num_threads())
     assert datetime.date.fromisoformat(here.date)
-    assert here.commit is None or re.fullmatch(r"[0-9a-f]{7,40}", here.commit)
     if here.device_kind == "cpu":
         assert here.device_name == here.cpu_model
         assert f"-{here.cpu_cores}-core" in here.machine
-        assert (here.gpu_count, here.gpu_memory_bytes, here.driver, here.cuda) == (0, None, None, None)
 
 
 def test_environment_holds_no_host_name_user_or_path() -> None:
@@ -136,9 +116,8 @@ def test_environment_holds_no_host_name_user_or_path() -> None:
 
 def test_vendors_decorations_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     text = "cpu family\t: 6\nmodel\t\t: 165\nmodel name\t: Intel(R) Core(TM) i7-10750H CPU @ 2.60GHz\n"
-    text += "flags\t\t: fpu avx2 avx512f amx_bf16 other\n"
     monkeypatch.setattr(Path, "exists", lambda self: True)
-    monkeypatch.setattr(Path, "read_text", lambda self, **_: text)
+    monkeypatch.setattr(Path, "read_text", lambda self, **_: f"{text}flags\t\t: fpu avx2 avx512f amx_bf16 other\n")
     cpu = machine._cpu.__wrapped__()
     assert cpu["cpu_model"] == "Intel Core i7-10750H"
     assert cpu["cpu_flags"] == ("avx2", "avx512f", "amx_bf16")
@@ -152,11 +131,9 @@ def test_vendors_decorations_are_left_out(monkeypatch: pytest.MonkeyPatch) -> No
     ("start", "changes"),
     [
         (CPU, {"memory_bytes": CPU.memory_bytes - 90 * 2**20}),  # the system keeps more after the next start
-        (CPU, {"memory_bytes": CPU.memory_bytes - 2**28}),
         (CPU, {"torch": "2.14.0", "python": "3.12.1", "torch_threads": 1, "size": "full", "commit": "abc1234"}),
         (GPU, {"driver": "590.10", "cuda": "13.1", "sm_clock_mhz": 345, "date": "2027-01-01"}),
         (GPU, {"gpu_memory_bytes": GPU.gpu_memory_bytes - 10 * 2**20}),  # another driver keeps some
-        (GPU, {"machine": "called otherwise until now"}),
     ],
 )
 def test_a_machine_keeps_its_name(start: Environment, changes: dict) -> None:
@@ -167,16 +144,9 @@ def test_a_machine_keeps_its_name(start: Environment, changes: dict) -> None:
     ("start", "changes"),
     [
         (CPU, {"cpu_flags": ("avx2", "avx512f")}),
-        (CPU, {"cpu_family": "25-17"}),
         (CPU, {"memory_bytes": CPU.memory_bytes * 2}),
-        (CPU, {"os": "Darwin arm64"}),
-        (CPU, {"device_kind": "mps"}),
         (GPU, {"gpu_count": 2}),
         (GPU, {"power_limit_w": 350.0}),
-        (GPU, {"cpu_cores": 8}),
-        (GPU, {"cpu_model": "AMD EPYC 9654"}),
-        (GPU, {"memory_bytes": GPU.memory_bytes * 2}),
-        (GPU, {"compute_capability": "9.1"}),
     ],
 )
 def test_machines_that_measure_otherwise_have_names_of_their_own(start: Environment, changes: dict) -> None:
@@ -199,7 +169,7 @@ def test_people_read_device_cores_and_memory() -> None:
 
 @pytest.mark.parametrize(
     ("seen_gib", "sold"),
-    [(0.95, 1), (3.8, 4), (7.6, 8), (11.6, 12), (15.3, 16), (23.54, 24), (47.1, 48), (62.7, 64), (125.6, 128)],
+    [(0.95, 1), (7.6, 8), (23.54, 24), (62.7, 64)],
 )
 def test_memory_is_what_the_machine_was_sold_with(seen_gib: float, sold: int) -> None:
     there = dataclasses.replace(CPU, memory_bytes=int(seen_gib * 2**30))
@@ -214,7 +184,7 @@ class _Nvml(types.ModuleType):
     """``pynvml`` that answers, except to the questions named in ``refuses``."""
 
     NVMLError = type("NVMLError", (Exception,), {})
-    NVML_CLOCK_SM, NVML_TEMPERATURE_GPU = 1, 0
+    NVML_CLOCK_SM = 1
 
     def __init__(self, *refuses: str) -> None:
         super().__init__("pynvml")
@@ -225,8 +195,6 @@ class _Nvml(types.ModuleType):
             "nvmlSystemGetDriverVersion": lambda: "580.159.04",
             "nvmlDeviceGetPowerManagementLimit": lambda gpu: {"GPU-aaaa": 700_000}.get(gpu, 300_000),
             "nvmlDeviceGetClockInfo": lambda gpu, clock: 1980,
-            "nvmlDeviceGetTemperature": lambda gpu, sensor: 61,
-            "nvmlDeviceGetPowerUsage": lambda gpu: 690_500,
             "nvmlDeviceGetCurrentClocksThrottleReasons": lambda gpu: 0x1,
             "nvmlDeviceGetCurrentClocksEventReasons": lambda gpu: 0x4 | 0x8 | 0x20 | 0x40,
         }
@@ -258,26 +226,11 @@ def test_environment_of_a_gpu_machine(h200: Callable[..., None]) -> None:
     # With CUDA_VISIBLE_DEVICES torch's first GPU need not be NVML's first.
     assert (there.cuda, there.driver, there.sm_clock_mhz, there.power_limit_w) == ("13.0", "580.159.04", 1980, 700)
     assert there.size == "full"
-
-
-@pytest.mark.parametrize(
-    ("refuses", "answers"),
-    [
-        (["nvmlDeviceGetPowerManagementLimit"], ("580.159.04", None, 1980)),
-        (["nvmlDeviceGetHandleByUUID"], ("580.159.04", 300, 1980)),
-        (["nvmlInit"], (None, None, None)),
-    ],
-)
-def test_a_refused_question_costs_its_answer(h200: Callable[..., None], refuses: list[str], answers: tuple) -> None:
-    h200(*refuses)
-    there = environment()
-    assert (there.driver, there.power_limit_w, there.sm_clock_mhz) == answers
-
-
-def test_environment_survives_a_missing_nvml(h200, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pynvml", None)  # what Python does for a module that cannot be imported
-    assert environment().driver is None
-    assert gpu_state() is None
+    # A question that is refused costs its answer.
+    h200("nvmlDeviceGetPowerManagementLimit")
+    assert (environment().driver, environment().power_limit_w) == ("580.159.04", None)
+    h200("nvmlInit")
+    assert (environment().driver, environment().power_limit_w) == (None, None)
 
 
 # What slows a GPU
@@ -285,31 +238,23 @@ def test_environment_survives_a_missing_nvml(h200, monkeypatch: pytest.MonkeyPat
 
 def test_the_state_of_a_gpu_is_read_in_words(h200: Callable[..., None]) -> None:
     h200()
-    assert gpu_state() == GpuState(1980, 61, 690.5, ("power cap", "hardware slowdown", "heat"), idle=False)
+    assert gpu_state() == GpuState(1980, ("power cap", "hardware slowdown", "heat"), idle=False)
 
 
 @pytest.mark.parametrize(
-    ("refuses", "lacks", "state"),
+    ("refuses", "state"),
     [
-        # An old driver, or an old package, knows the reasons by their old name.
-        (["nvmlDeviceGetCurrentClocksEventReasons"], "", GpuState(1980, 61, 690.5, idle=True)),
-        ([], "nvmlDeviceGetCurrentClocksEventReasons", GpuState(1980, 61, 690.5, idle=True)),
-        (["nvmlDeviceGetPowerUsage", "nvmlDeviceGetTemperature"], "NVML_CLOCK_SM", GpuState(throttled_by=_REASONS)),
-        (["nvmlInit"], "", None),
+        # An old driver knows the reasons by their old name.
+        (["nvmlDeviceGetCurrentClocksEventReasons"], GpuState(1980, idle=True)),
+        (["nvmlDeviceGetClockInfo"], GpuState(throttled_by=_REASONS)),
+        (["nvmlInit"], None),
     ],
 )
 def test_what_nvml_does_not_say_of_the_state_is_left_out(
-    h200: Callable[..., None], monkeypatch: pytest.MonkeyPatch, refuses: list[str], lacks: str, state: GpuState | None
+    h200: Callable[..., None], refuses: list[str], state: GpuState | None
 ) -> None:
     h200(*refuses)
-    if lacks:
-        monkeypatch.delattr(sys.modules["pynvml"] if lacks.startswith("nvml") else _Nvml, lacks)
     assert gpu_state() == state
-
-
-def test_a_machine_without_a_gpu_has_no_state_to_read(on: Callable[..., None]) -> None:
-    on("cpu")
-    assert gpu_state() is None
 
 
 def test_the_installed_nvml_has_what_is_asked_and_gives_the_reasons_these_bits() -> None:
@@ -329,7 +274,7 @@ def test_the_installed_nvml_has_what_is_asked_and_gives_the_reasons_these_bits()
     assert [name for name in asked if not hasattr(pynvml, name)] == []
 
 
-_BEFORE = GpuState(1980, 55, 300.0)
+_BEFORE = GpuState(1980)
 
 
 @pytest.mark.parametrize(
@@ -337,23 +282,19 @@ _BEFORE = GpuState(1980, 55, 300.0)
     [
         (
             _BEFORE,
-            GpuState(1410, 70, 700.0, ("power cap",)),
+            GpuState(1410, ("power cap",)),
             "The GPU slowed its clock from 1980 to 1410 MHz (power cap) while this was measured.",
         ),
         (_BEFORE, GpuState(1410), "The GPU slowed its clock from 1980 to 1410 MHz while this was measured."),
         (_BEFORE, GpuState(1965), ""),  # a step or two
-        (_BEFORE, GpuState(1980, 61, 650.0), ""),
         # It waits for work: so low a clock slows nothing, before or after.
         (_BEFORE, GpuState(345, idle=True), ""),
-        (GpuState(345, idle=True), GpuState(1980), ""),
         (
             GpuState(345, idle=True),
             GpuState(1410, throttled_by=("heat",)),
             "The GPU held its clock down to 1410 MHz (heat) while this was measured.",
         ),
-        (GpuState(), GpuState(throttled_by=("heat",)), "The GPU held its clock down (heat) while this was measured."),
         (GpuState(), GpuState(1410), ""),  # nobody can tell
-        (None, GpuState(1410, throttled_by=("heat",)), ""),
         (_BEFORE, None, ""),
     ],
 )

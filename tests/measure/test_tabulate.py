@@ -13,7 +13,6 @@ import torch
 
 from course_utils import tabulate
 from course_utils.measure.tabulate import curves
-from course_utils.results.curves import Curves
 from course_utils.results.table import Table
 
 
@@ -38,7 +37,6 @@ def test_rows_become_a_table():
     ("rows", "units", "message"),
     [
         ([], None, "at least one row"),
-        ([{}], None, "at least one row"),
         ([{"a": 1, "b": 2}, {"a": 3}], None, "same keys"),
         ([{"a": 1}, {"a": 1}], None, "'a', names the rows.* '1' twice"),
         ([{"a": 1}], {"b": "s"}, "column 'b'"),
@@ -64,16 +62,10 @@ def test_values_become_curves():
     assert result["every tenth"].final == 1.5
 
 
-def test_curves_that_end_apart_are_compared_at_their_own_last_points():
-    card = curves({"short": [4.0, 3.0], "long": [4.0, 3.5, 1.0]}, x="step", y="loss").card()
-    assert card.sentence == "loss at each one's last step: from 1 (long) to 3 (short)."
-
-
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
         ({}, "at least one line"),
-        ({"a": []}, "'a'"),
         ({"a": ([1, 2], [1.0])}, "2 and 1"),
     ],
 )
@@ -107,14 +99,3 @@ def test_a_card_says_what_the_notebook_says_and_a_wording_that_fails_loses_nothi
         assert failed.card().words == plain.card().words
         assert problem in failed.card().notes[-1]
         assert not kept.notes  # the next wording needs no new recording
-
-
-def test_named_results_are_kept_while_a_lesson_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("COURSE_RECORD_TO", str(tmp_path))
-    table = tabulate([{"case": "a", "error": 1e-7}], name="tiny/errors")
-    lines = curves({"a": [1.0]}, x="step", y="loss", name="tiny/loss")
-    tabulate([{"case": "a"}])
-    kept = {path.name: json.loads(path.read_text()) for path in tmp_path.iterdir()}
-    assert set(kept) == {"tiny__errors.json", "tiny__loss.json"}
-    assert Table.from_record(kept["tiny__errors.json"]["data"]) == table
-    assert Curves.from_record(kept["tiny__loss.json"]["data"]) == lines

@@ -15,7 +15,6 @@ from course_utils.measure.compare import measure
 from course_utils.measure.devices import CudaDevice
 from course_utils.measure.tabulate import curves
 from course_utils.memory.allocator import Allocate, simulate_allocator
-from course_utils.memory.trace import trace_memory
 from tests.played_cuda.scripted import ScriptedCuda
 
 
@@ -133,7 +132,3 @@ def test_who_makes_a_result_may_say_so_and_nothing_else():
     assert tabulate([{"a": 1}], worked_by="simulation").worked_by == "simulation"
     with pytest.raises(ValueError, match="what did the work: gpu, cpu, arithmetic, simulation; got 'formula'"):
         tabulate([{"a": 1}], worked_by="formula")
-
-
-def test_a_trace_is_of_the_device_that_it_ran_on():
-    assert trace_memory(on_cpu, "a sum", device="cpu", overhead=False).worked_by == "cpu"

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import random
+import json
 import re
-import time
-from collections.abc import Hashable
 from itertools import pairwise
 from pathlib import Path
 
@@ -23,11 +21,11 @@ from course_utils.memory.allocator import (
     Free,
     FreeCompleted,
     Operation,
-    RecordStream,
     round_size,
     segment_size,
     simulate_allocator,
 )
+from tests.replays import load_snapshot, same_end
 
 MIB = 2**20
 TRACES = Path(__file__).parents[1] / "allocator_traces"
@@ -35,9 +33,7 @@ OPTIONS = (
     "",
     "expandable_segments:True",
     "max_split_size_mb:24",
-    "max_split_size_mb:32,max_non_split_rounding_mb:24",
     "roundup_power2_divisions:4",
-    "garbage_collection_threshold:0.5",
     "large_segment_size_mb:12",
     "expandable_segments:True,large_segment_size_mb:32",
 )
@@ -47,10 +43,29 @@ def in_mib(values) -> list[float]:
     return [value / MIB for value in values]
 
 
-def parts(run: AllocatorRun, after: int | None = None) -> list[list[tuple[float, str]]]:
-    """Size in MiB and state of each block, by segment."""
-    state = run.state(len(run) if after is None else after)
-    return [[(block.bytes / MIB, block.state) for block in segment.blocks] for segment in state.segments]
+def parts(run: AllocatorRun) -> list[list[tuple[float, str]]]:
+    """Size in MiB and state of each block at the end, by segment."""
+    return [[(block.bytes / MIB, block.state) for block in segment.blocks] for segment in run.state(len(run)).segments]
+
+
+# PyTorch's own allocator
+
+
+@pytest.mark.parametrize("path", sorted(TRACES.glob("*.json")), ids=lambda path: path.stem)
+def test_recorded_memory_is_simulated_to_the_byte(path: Path) -> None:
+    """Recorded from libc10_cuda.so of the version in the name, over a stand-in for the CUDA driver (no GPU)."""
+    origin = json.loads(path.read_text())["made_with"]
+    snapshot = load_snapshot(path)
+    assert snapshot.start.segments == ()
+    ties = "oldest" if origin["torch"].startswith("2.13") else "lowest"
+    replay = snapshot.replay(cap_bytes=origin["cap_bytes"], device_bytes=origin["device_bytes"], ties=ties)
+    assert replay.agrees
+    assert replay.moved == 0
+    assert replay.run.begin.ties == ties  # where the other one would do as well, it was not needed
+    assert same_end(replay)
+    assert len(replay.run) > 80
+    assert replay.run.reserved_bytes[-1] == snapshot.end.reserved_bytes
+    check_state(replay.run, len(replay.run))
 
 
 # Options
@@ -58,33 +73,31 @@ def parts(run: AllocatorRun, after: int | None = None) -> list[list[tuple[float,
 
 def test_options_are_read_as_the_variable_is_written() -> None:
     options = AllocatorOptions.parse(
-        " expandable_segments:True, max_split_size_mb:128,max_non_split_rounding_mb:40,"
-        "garbage_collection_threshold:0.8,large_segment_size_mb:32,pinned_use_background_threads:True,backend:native"
+        " expandable_segments:True, max_split_size_mb:128,roundup_power2_divisions:8,large_segment_size_mb:32"
     )
     assert options == AllocatorOptions(
         expandable_segments=True,
-        max_split_size_bytes=128 * MIB,
-        max_non_split_rounding_bytes=40 * MIB,
-        garbage_collection_threshold=0.8,
         large_segment_bytes=32 * MIB,
+        max_split_size_bytes=128 * MIB,
+        roundup_power2_divisions=8,
     )
     assert AllocatorOptions.parse(options.text) == options
-    assert AllocatorOptions.parse("") == AllocatorOptions()
+    assert AllocatorOptions.parse("") == AllocatorOptions.parse("expandable_segments:False") == AllocatorOptions()
     assert AllocatorOptions().text == ""
+    assert AllocatorOptions.parse("max_split_size_mb:20").text == "max_split_size_mb:20"
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("expandable:True", "no option 'expandable'; there are expandable_segments, .*pinned"),
+        ("expandable:True", "'expandable' is not simulated; those that are: expandable_segments, .*_divisions"),
         ("expandable_segments:true", "must be True or False, got 'true'"),
+        ("expandable_segments", "must be True or False, got ''"),
+        ("max_split_size_mb:-1", "must be a whole number, got '-1'"),
         ("max_split_size_mb:19", "max_split_size_mb must be at least 20, got 19"),
         ("large_segment_size_mb:10", "must be over 10, got 10"),
         ("large_segment_size_mb:13,expandable_segments:True", "must be even with expandable_segments, got 13"),
-        ("per_process_memory_fraction:0.5", "is not simulated; .*a limit is cap_bytes"),
-        ("roundup_power2_divisions:3", "must be one power of two for all sizes, got '3'"),
-        ("expandable_segments", "must be a list of option:value"),
-        ("backend:cudaMallocAsync", "backend:cudaMallocAsync is not simulated"),
+        ("roundup_power2_divisions:3", "must be a power of two, got 3"),
     ],
 )
 def test_a_wrong_option_is_named(text: str, message: str) -> None:
@@ -130,19 +143,38 @@ def test_best_fit_takes_the_smallest_that_is_large_enough() -> None:
     assert run.words(len(run) - 1).startswith("x asks for 19 MiB: the smallest cached block that fits has 20 MiB")
 
 
+def test_a_block_that_fits_is_cut_only_where_enough_is_left() -> None:
+    begin = [Allocate("a", 20 * MIB), Free("a")]
+    run = simulate_allocator([*begin, Allocate("b", 19 * MIB)])
+    assert parts(run) == [[(20, "allocated")]]
+    assert "Use it whole, as the rest is too small to split off" in run.words(2)
+    run = simulate_allocator([*begin, Allocate("b", 19 * MIB - 512)])
+    assert [state for _, state in parts(run)[0]] == ["allocated", "free"]
+    assert run.words(2).endswith("Use it and cache the rest.")
+    # Small ones are always cut.
+    assert len(parts(simulate_allocator([Allocate("a", MIB), Allocate("b", MIB - 512)]))[0]) == 3
+
+
+def test_what_is_freed_merges_with_both_neighbours() -> None:
+    run = simulate_allocator([*(Allocate(name, 4 * MIB) for name in "abcd"), Free("a"), Free("c"), Free("b")])
+    assert parts(run) == [[(12, "free"), (4, "allocated"), (4, "free")]]
+    assert run.words(6).startswith("b is freed: its block is cached, and merged")
+
+
 def test_memory_used_by_another_stream_waits() -> None:
-    begin = [Allocate("a", 20 * MIB), RecordStream("a", 7), Free("a")]
+    begin = [Allocate("a", 20 * MIB), Free("a", completes=False)]
     run = simulate_allocator([*begin, Allocate("b", 20 * MIB)])
-    assert in_mib(run.reserved_bytes) == [20, 20, 20, 40]
-    assert in_mib(run.allocated_bytes) == [20, 20, 0, 20]
+    assert in_mib(run.reserved_bytes) == [20, 20, 40]
+    assert in_mib(run.allocated_bytes) == [20, 0, 20]
     assert parts(run) == [[(20, "awaiting free")], [(20, "allocated")]]
+    assert "another stream may still use it" in run.words(1)
     run = simulate_allocator([*begin, FreeCompleted("a"), Allocate("b", 20 * MIB)])
-    assert in_mib(run.reserved_bytes)[-1] == 20
-    # Its own stream needs no waiting.
-    run = simulate_allocator([Allocate("a", 20 * MIB), RecordStream("a", 0), Free("a"), Allocate("b", 20 * MIB)])
     assert in_mib(run.reserved_bytes)[-1] == 20
     # Before memory runs out, the allocator waits for all streams.
     assert simulate_allocator([*begin, Allocate("b", 20 * MIB)], cap_bytes=30 * MIB).out_of_memory is None
+    # A cached block serves its own stream alone.
+    run = simulate_allocator([Allocate("a", 20 * MIB), Free("a"), Allocate("b", 20 * MIB, stream=3)])
+    assert in_mib(run.reserved_bytes)[-1] == 40
 
 
 def test_under_a_cap_cached_segments_go_back_and_it_is_tried_again() -> None:
@@ -150,7 +182,6 @@ def test_under_a_cap_cached_segments_go_back_and_it_is_tried_again() -> None:
     run = simulate_allocator(events, cap_bytes=50 * MIB)
     assert in_mib(run.reserved_bytes) == [30, 30, 40]
     assert (run.device_allocs[-1], run.device_frees[-1], run.retries[-1]) == (2, 1, 1)
-    assert [call.action for call in run.operations[2]] == ["segment_free", "segment_alloc"]
     assert "30 MiB of cached memory go back to the device" in run.words(2)
     # A segment that is in use in part cannot go back.
     events = [Allocate("a", 8 * MIB), Allocate("b", 8 * MIB), Free("a"), Allocate("c", 40 * MIB)]
@@ -174,12 +205,15 @@ def test_oversize_blocks_are_kept_whole() -> None:
     assert in_mib(run.reserved_bytes) == [40, 40, 64]
     run = simulate_allocator([Allocate("a", 40 * MIB), Free("a"), Allocate("b", 33 * MIB)], options=options)
     assert parts(run) == [[(40, "allocated")]]
-    # 20 MiB more is too much, unless max_non_split_rounding_mb says otherwise.
+    # 20 MiB more is too much.
     run = simulate_allocator([Allocate("a", 60 * MIB), Free("a"), Allocate("b", 40 * MIB)], options=options)
     assert in_mib(run.reserved_bytes) == [60, 60, 100]
-    options += ",max_non_split_rounding_mb:24"
-    run = simulate_allocator([Allocate("a", 60 * MIB), Free("a"), Allocate("b", 40 * MIB)], options=options)
-    assert in_mib(run.reserved_bytes) == [60, 60, 60]
+    # Under a cap the least that is large enough goes back first, and not all that is cached.
+    begin = [*(Allocate(size, size * MIB) for size in (40, 70, 50)), Free(40), Free(70), Free(50)]
+    run = simulate_allocator([*begin, Allocate("b", 45 * MIB, stream=3)], options=options, cap_bytes=180 * MIB)
+    assert (run.device_frees[-1], run.retries[-1]) == (3, 1)  # another stream's are not looked at
+    run = simulate_allocator([*begin, Allocate("b", 92 * MIB)], options=options, cap_bytes=180 * MIB)
+    assert (in_mib(run.reserved_bytes)[-1], run.device_frees[-1], run.retries[-1]) == (132, 2, 0)
 
 
 def test_ties_go_to_the_oldest_segment_or_to_the_lowest_address() -> None:
@@ -201,6 +235,14 @@ def test_ties_go_to_the_oldest_segment_or_to_the_lowest_address() -> None:
         assert allocator.live[4].address == expected
 
 
+def test_a_request_of_nothing_takes_nothing() -> None:
+    run = simulate_allocator([Allocate("a", 0), Allocate("b", 1), Free("a"), Free("b"), EmptyCache()])
+    assert in_mib(run.reserved_bytes) == [0, 2, 2, 2, 0]
+    assert list(run.allocated_bytes) == [0, 512, 512, 0, 0]
+    assert run.words(0) == "a asks for nothing and gets nothing."
+    assert run.words(4) == "empty_cache() gives 2 MiB back to the device."
+
+
 # Running out of memory
 
 
@@ -209,14 +251,13 @@ def test_running_out_of_memory_gives_the_numbers() -> None:
     run = simulate_allocator(events, cap_bytes=40 * MIB, device_bytes=2**30)
     assert len(run) == 4
     failure = run.out_of_memory
-    assert (failure.event, failure.requested_bytes, failure.segment_bytes) == (3, 30 * MIB, 30 * MIB)
-    assert (failure.reserved_bytes, failure.allocated_bytes) == (20 * MIB, 8 * MIB)
-    assert failure.largest_free_bytes == 8 * MIB
+    assert (failure.event, failure.segment_bytes, failure.allocated_bytes) == (3, 30 * MIB, 8 * MIB)
     # The wording and the numbers of torch.OutOfMemoryError.
-    assert failure.message.startswith(
+    assert failure.message == (
         "CUDA out of memory (simulated). Tried to allocate 30.00 MiB. GPU 0 has a total capacity of 1024.00 MiB of "
         "which 1004.00 MiB is free. 40.00 MiB allowed; Of the allocated memory 8.00 MiB is allocated by PyTorch, and "
-        "12.00 MiB is reserved by PyTorch but unallocated."
+        "12.00 MiB is reserved by PyTorch but unallocated. The request was for 30.00 MiB; the largest cached block "
+        "that it could have had is 8.00 MiB."
     )
     assert "out of memory" in run.words(3)
     assert failure.message in repr(run)
@@ -227,15 +268,10 @@ def test_the_device_itself_can_be_full() -> None:
     for options in ("", "expandable_segments:True"):
         run = simulate_allocator(events, options=options, device_bytes=100 * MIB)
         assert run.out_of_memory.event == 3
-        assert run.out_of_memory.cap_bytes is None
+        assert "allowed" not in run.out_of_memory.message
 
 
 # Bad input
-
-
-def test_a_limit_that_makes_no_sense_is_named() -> None:
-    with pytest.raises(ValueError, match="cap_bytes must be a whole number of bytes, 0 or more, got -1"):
-        simulate_allocator([], cap_bytes=-1)
 
 
 @pytest.mark.parametrize(
@@ -244,7 +280,6 @@ def test_a_limit_that_makes_no_sense_is_named() -> None:
         ([Free("a")], "event 0: 'a' is freed, but is not allocated"),
         ([Allocate("a", -1)], "event 0: the size of 'a' must be a whole number of bytes, 0 or more, got -1"),
         ([Allocate("a", 1), Allocate("a", 1)], "event 1: 'a' is allocated already"),
-        ([RecordStream("a", 1)], "RecordStream of 'a', which is not allocated"),
     ],
 )
 def test_events_that_make_no_sense_are_named(events: list[Event], message: str) -> None:
@@ -256,28 +291,26 @@ def test_events_that_make_no_sense_are_named(events: list[Event], message: str) 
 
 
 @st.composite
-def event_streams(draw, longest: int = 60) -> list[Event]:
+def event_streams(draw) -> list[Event]:
     """Requests and frees that a program could make."""
     events: list[Event] = []
-    held: list[Hashable] = []
-    pending: list[Hashable] = []
+    held: list[int] = []
+    pending: list[int] = []
     sizes = st.one_of(
         st.integers(1, 4096),
         st.integers(1, 3 * MIB),
         st.integers(1, 40 * MIB),
         st.sampled_from((512, MIB, MIB + 1, 2 * MIB, 10 * MIB - 1, 10 * MIB, 20 * MIB)),
     )
-    for count in range(draw(st.integers(1, longest))):
+    for count in range(draw(st.integers(1, 50))):
         kind = draw(st.integers(0, 20))
         if kind < 10 or not held:
             events.append(Allocate(count, draw(sizes), draw(st.sampled_from((0, 0, 3)))))
             held.append(count)
-        elif kind < 17:
-            events.append(Free(held.pop(draw(st.integers(0, len(held) - 1))), draw(st.booleans()) or kind < 15))
+        elif kind < 18:
+            events.append(Free(held.pop(draw(st.integers(0, len(held) - 1))), completes=kind < 15))
             if not events[-1].completes:
                 pending.append(events[-1].id)
-        elif kind == 17 and held:
-            events.append(RecordStream(held[-1], 9))
         elif kind == 18:
             events += [FreeCompleted(name) for name in pending]
             pending.clear()
@@ -309,35 +342,23 @@ def check_state(run: AllocatorRun, after: int) -> None:
     index = after - 1
     assert state.reserved_bytes == (run.reserved_bytes[index] if after else run.begin.reserved)
     assert state.allocated_bytes == (run.allocated_bytes[index] if after else run.begin.allocated)
-    assert state.reserved_bytes == sum(map(state.bytes_in, ("allocated", "awaiting free", "free")))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(event_streams(), st.sampled_from(OPTIONS), st.sampled_from((None, 60 * MIB, 200 * MIB)), st.booleans())
 def test_invariants_hold_after_every_event(events, options: str, cap: int | None, full: bool) -> None:
-    run = simulate_allocator(
-        events,
-        options=options,
-        cap_bytes=cap,
-        device_bytes=100 * MIB if full else None,
-        after_out_of_memory="continue",
-    )
-    level = 0
+    run = simulate_allocator(events, options=options, cap_bytes=cap, device_bytes=100 * MIB if full else None)
     for index in range(len(run)):
         check_state(run, index + 1)
-        for operation in run.operations.get(index, ()):
-            level += operation.change_bytes
-            assert 0 <= level <= run.peak_reserved_bytes
-        assert level == run.reserved_bytes[index] >= run.allocated_bytes[index]
+        assert run.peak_reserved_bytes >= run.reserved_bytes[index] >= run.allocated_bytes[index]
         assert run.words(index).endswith(".")
     if full:
         assert run.peak_reserved_bytes <= 100 * MIB
     if cap is not None and "expandable" not in options:
         assert run.peak_reserved_bytes <= cap
-    assert run.device_allocs[-1] - run.device_frees[-1] >= (1 if level and "expandable" not in options else 0)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(event_streams(), st.sampled_from(OPTIONS))
 def test_when_all_is_freed_all_can_go_back(events, options: str) -> None:
     held = {event.id for event in events if isinstance(event, Allocate)}
@@ -352,39 +373,32 @@ def test_when_all_is_freed_all_can_go_back(events, options: str) -> None:
     assert all(len(segment.blocks) == 1 for segment in whole.segments)
 
 
-def many_events(count: int) -> list[Event]:
-    dice = random.Random(0)
-    events: list[Event] = []
-    held: list[int] = []
-    for number in range(count):
-        if held and (len(held) > 300 or dice.random() < 0.5):
-            events.append(Free(held.pop(dice.randrange(len(held)))))
-        else:
-            held.append(number)
-            events.append(Allocate(number, int(2 ** dice.uniform(8, 26)), dice.choice((0, 0, 7))))
-    return events
-
-
-def test_states_of_a_run_are_those_of_its_moments() -> None:
-    run = simulate_allocator(many_events(2000), cap_bytes=3 * 2**30)
-    straight = Allocator(AllocatorOptions(), 3 * 2**30)
-    moments = range(0, len(run) + 1, 200)
-    states = run.states(moments)
-    for after, event in enumerate(run.events):
-        if after in moments:
+@settings(max_examples=10, deadline=None)
+@given(event_streams(), st.sampled_from(OPTIONS))
+def test_states_of_a_run_are_those_of_its_moments(events, options: str) -> None:
+    run = simulate_allocator(events, options=options)
+    straight = Allocator(AllocatorOptions.parse(options))
+    states = run.states(range(0, len(run) + 1, 5))
+    for after, event in enumerate([*run.events, None]):
+        if after % 5 == 0:
             state = straight.state()
-            assert next(states) == state
-            assert run.state(after) == state
-        straight.apply(event)
-    assert run.state(len(run)) == straight.state()
+            assert next(states) == state == run.state(after)
+        if event is not None:  # an EmptyCache() is an empty tuple
+            straight.apply(event)
 
 
-@pytest.mark.parametrize("options", ["", "expandable_segments:True,garbage_collection_threshold:0.6"])
-def test_ten_times_the_events_take_about_ten_times_as_long(options: str) -> None:
-    def seconds(events: list) -> float:
-        started = time.process_time()  # other work on the machine does not count
-        assert len(simulate_allocator(events, options=options, cap_bytes=4 * 2**30)) == len(events)
-        return time.process_time() - started
-
-    events = many_events(100_000)
-    assert seconds(events) < 25 * min(seconds(events[:10_000]) for _ in range(3))
+@settings(max_examples=20, deadline=None)
+@given(event_streams(), st.sampled_from(("", "max_split_size_mb:24")), st.sampled_from((None, 100 * MIB)))
+def test_an_allocator_may_begin_with_the_segments_of_another(events, options: str, cap: int | None) -> None:
+    half = len(events) // 2
+    first, second = (Allocator(AllocatorOptions.parse(options), cap) for _ in range(2))
+    for event in events[:half]:
+        first.apply(event)
+    state = first.state()
+    second.begin(state, max((segment.address + segment.bytes for segment in state.segments), default=0))
+    second.empty |= first.empty  # what holds nothing is in no segment
+    assert second.state().segments == state.segments
+    assert (second.reserved, second.allocated) == (first.reserved, first.allocated)
+    for event in events[half:]:
+        assert first.apply(event) == second.apply(event)
+        assert (second.reserved, second.allocated) == (first.reserved, first.allocated)

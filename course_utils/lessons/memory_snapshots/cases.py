@@ -111,4 +111,4 @@ def loss_inputs(dtype: torch.dtype) -> list[torch.Tensor]:
 
 
 def traced(make: Callable[..., Callable[[], None]], **how: Any) -> MemoryTrace:
-    return trace_memory(fresh(make, **how), verify=False, overhead=False)
+    return trace_memory(fresh(make, **how))

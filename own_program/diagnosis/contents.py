@@ -24,9 +24,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from course_utils.show.formats import format_percent
+from own_program.diagnosis.bench import Bench
 from own_program.diagnosis.phases import BACKWARD, OPTIMIZER, is_compiled, wrapped
-from own_program.diagnosis.rounds import Bench
-from own_program.diagnosis.trials import FLUSH, Trial, Work
+from own_program.diagnosis.step_changes import FLUSH, Trial, Work
 
 _MOST_NODES = 300_000
 _GROWS = 0.01  # by less, over the calls that are counted, nobody cares

@@ -25,8 +25,27 @@ from course_utils.results.paired import Interval, Verdict
 from course_utils.show.advice import Advice
 from course_utils.show.formats import format_count, format_percent, format_ratio, format_seconds, listed
 from course_utils.show.progress import progress
+from own_program.diagnosis.batches import Batches, index_instead
+from own_program.diagnosis.bench import (
+    LONG_STEP_S,
+    OF_LONG,
+    PARITY_STEPS,
+    Bench,
+    StepRounds,
+    Steps,
+    loss_of,
+    timings,
+)
 from own_program.diagnosis.contents import Contents, Counted, look
-from own_program.diagnosis.loading import Batches, index_instead
+from own_program.diagnosis.diagnosis_card import (
+    CHANGES_RESULTS,
+    IMPOSSIBLE,
+    NO_TIME,
+    NOT_COMPILED,
+    PROMISING,
+    Diagnosis,
+    Tried,
+)
 from own_program.diagnosis.phases import (
     AFTER,
     BACKWARD,
@@ -40,19 +59,8 @@ from own_program.diagnosis.phases import (
     is_compiled,
     replayed,
 )
-from own_program.diagnosis.report import CHANGES_RESULTS, IMPOSSIBLE, NO_TIME, NOT_COMPILED, PROMISING, Diagnosis, Tried
-from own_program.diagnosis.rounds import (
-    LONG_STEP_S,
-    OF_LONG,
-    PARITY_STEPS,
-    Bench,
-    StepRounds,
-    Steps,
-    loss_of,
-    timings,
-)
 from own_program.diagnosis.state import Snapshot, StepError, find
-from own_program.diagnosis.trials import COMPILE, FLUSH, Trial, Work, can_compile, of_each_kind, trials
+from own_program.diagnosis.step_changes import COMPILE, FLUSH, Trial, Work, can_compile, of_each_kind, trials
 
 DEFAULT_BUDGET_S = 20.0
 DEFAULT_TOLERANCE = 1e-3

@@ -31,12 +31,12 @@ from course_utils.results.paired import Interval, Verdict
 from own_program.diagnosis import contents, loading
 from own_program.diagnosis import diagnose as diagnosing
 from own_program.diagnosis import trials as step_trials
+from own_program.diagnosis.bench import Bench
 from own_program.diagnosis.diagnose import StepError, diagnose
+from own_program.diagnosis.diagnosis_card import CHANGES_RESULTS, IMPOSSIBLE, NO_TIME, Diagnosis, Tried
 from own_program.diagnosis.phases import replayed
-from own_program.diagnosis.report import CHANGES_RESULTS, IMPOSSIBLE, NO_TIME, Diagnosis, Tried
-from own_program.diagnosis.rounds import Bench
 from own_program.diagnosis.state import Snapshot, find
-from own_program.diagnosis.trials import COMPILE, Trial, Work
+from own_program.diagnosis.step_changes import COMPILE, Trial, Work
 
 pytestmark = pytest.mark.usefixtures("own_clock")
 QUICK_S = 0.5

@@ -14,7 +14,7 @@ import pytest
 from course_utils.show.cards import Card, Shown
 from own_program import files
 from own_program.files import FileError, answer, read_file
-from own_program.snapshots.report import SnapshotError
+from own_program.snapshots.snapshot_report import SnapshotError
 from own_program.traces.example import example_trace
 from own_program.traces.report import TraceError, read_trace
 

@@ -19,7 +19,7 @@ from course_utils.results import paired
 from course_utils.show.progress import progress
 from own_program.diagnosis.phases import wrapped
 from own_program.diagnosis.state import Found, Snapshot
-from own_program.diagnosis.trials import Trial, Work
+from own_program.diagnosis.step_changes import Trial, Work
 
 # Steps that are compared, and of a long step.
 PARITY_STEPS, OF_LONG = 3, 2

@@ -12,8 +12,7 @@ import functools
 import gc
 import sys
 import time
-import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -55,7 +54,7 @@ class Seen:
     counts: collections.Counter[str] = field(default_factory=collections.Counter)  # how often it did what
     # Place in the code (``train.py:31``) to seconds in which Python waited there for the GPU.
     waits: collections.Counter[str] = field(default_factory=collections.Counter)
-    collecting: collections.Counter[str] = field(default_factory=collections.Counter)  # gc.collect(): phase to seconds
+    collecting: collections.Counter[str] = field(default_factory=collections.Counter)  # phase to those in gc.collect()
     anomaly: bool = False
     deterministic: bool = False
 
@@ -179,28 +178,3 @@ def _place() -> str:
     while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] in _NOT_THE_LEARNERS:
         frame = frame.f_back
     return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
-
-
-@contextlib.contextmanager
-def replayed() -> Iterator[None]:
-    """Let every iterator of a DataLoader that exists already hand out one and the same batch from now on.
-
-    Changes are tried on one batch: with another in each call, losses could not be compared. An iterator that the step
-    makes itself begins anew in each call, and ends.
-    """
-    kept: dict[int, tuple[Any, Any]] = {}
-    made_since: weakref.WeakSet[Any] = weakref.WeakSet()
-
-    def made(init: Callable[..., None], iterator: Any, *args: Any, **kwargs: Any) -> None:
-        made_since.add(iterator)
-        init(iterator, *args, **kwargs)
-
-    def again(following: Callable[..., Any], iterator: Any) -> Any:
-        if iterator in made_since:
-            return following(iterator)
-        if id(iterator) not in kept:
-            kept[id(iterator)] = iterator, following(iterator)
-        return kept[id(iterator)][1]
-
-    with wrapped(_BaseDataLoaderIter, "__init__", made), wrapped(_BaseDataLoaderIter, "__next__", again):
-        yield

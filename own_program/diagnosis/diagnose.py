@@ -14,7 +14,6 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves
 
 from course_utils.measure.busy import Watch
 from course_utils.measure.devices import CudaDevice, Device, MpsDevice
@@ -34,6 +33,7 @@ from own_program.diagnosis.phases import (
     BACKWARD,
     BEFORE,
     BETWEEN,
+    COLLECTING,
     FORWARD,
     LOADING,
     PHASES,
@@ -126,8 +126,10 @@ def diagnose(
         (True, True)
     """
     _check_arguments(step, data, budget_s, tolerance)
-    _check_kind("model", model, torch.nn.Module)
-    _check_kind("optimizer", optimizer, torch.optim.Optimizer)
+    for name, given, kind in (("model", model, torch.nn.Module), ("optimizer", optimizer, torch.optim.Optimizer)):
+        several = given if isinstance(given, list | tuple) and given else [given]
+        if given is not None and not all(isinstance(value, kind) for value in several):
+            raise StepError(f"{name}= takes a torch {kind.__name__}, or a list of them; got {type(given).__name__}.")
     found = find(step, model, optimizer)
     if not found.parameters:
         raise StepError(
@@ -163,7 +165,6 @@ class _Diagnosing:
         self.device = {"cuda": CudaDevice, "mps": MpsDevice}.get(kind, Device)()
         self.work = Work(self._step)
         self._started, self._compiling_s = time.perf_counter(), 0.0
-        self._collecting: dict[str, float] = {}  # phase to the share of a step that passes there in gc.collect()
         self._starting: tuple[str, float] | None = None  # what speaks for persistent workers; of the wait, their share
         self._tried: dict[str, Tried] = {}  # by name
         self._step_s: dict[str, float] = {}  # of each change, from its first steps; of the step as it is: ""
@@ -200,7 +201,7 @@ class _Diagnosing:
                 "a batch."
             ) from error
         except Exception as error:
-            given = f"a batch of data, {_described(args[0])}" if args else "nothing"
+            given = "a batch of data" if args else "nothing"
             error.add_note(f"diagnose() called the step with {given}, in its call {self._calls}.")
             raise
 
@@ -212,10 +213,9 @@ class _Diagnosing:
     def _as_it_is(self, first: Counted | None) -> list[Seen]:
         diagnosis, allowed_s = self.diagnosis, self.diagnosis.budget_s * _CALLS_SHARE
         batches = Batches(self.data) if self.data is not None else None
-        started, seconds, sizes = time.perf_counter(), [], set()
+        started, seconds = time.perf_counter(), []
         while len(seconds) <= _MOST_CALLS:
             args = () if batches is None else (batches.following(),)
-            sizes.update(map(_described, args))
             if not seconds:
                 self.work.args = args
             seconds.append(self._timed(args, None if seconds else first))
@@ -224,8 +224,6 @@ class _Diagnosing:
                 break
         # The first call wakes everything up; so does the first batch, and workers then have some ready.
         seconds, waits = seconds[1:], batches.waits[1:] if batches else []
-        if len(sizes) > 1:
-            diagnosis.notes.append("Batches differ in size; changes are tried on the first.")
         seen: list[Seen] = []
         with PhaseWatch(self.found, self.device) as watch:
             least = 2 if max(seconds) > LONG_STEP_S else _LEAST_CALLS
@@ -243,8 +241,6 @@ class _Diagnosing:
         of_a_step = median_s / diagnosis.step_s / sum(medians.values())  # watched calls may take longer
         diagnosis.phases = {phase: part * of_a_step for phase, part in medians.items()}
         diagnosis.phases[LOADING] += wait_s / diagnosis.step_s
-        for phase in PHASES:
-            self._collecting[phase] = statistics.median(call.collecting[phase] for call in seen) * of_a_step
         if batches and batches.workers and not getattr(self.data, "persistent_workers", True):
             self._starting = _starting_workers(batches, waits, median_s)
         if first is None:
@@ -281,11 +277,12 @@ class _Diagnosing:
     def _parts(self) -> None:
         phases, step_s = self.diagnosis.phases, self.diagnosis.step_s
         self._loading()
-        if (collecting := sum(self._collecting.values())) > _COLLECTING_STANDS_OUT:
-            because = f"gc.collect() takes {format_percent(collecting)} of a step."
-            self._advise("leave gc.collect() out of the step, or call it seldom", because, "profiler", collecting)
+        if phases[COLLECTING] > _COLLECTING_STANDS_OUT:
+            because = f"gc.collect() takes {format_percent(phases[COLLECTING])} of a step."
+            change = "leave gc.collect() out of the step, or call it seldom"
+            self._advise(change, because, "profiler", phases[COLLECTING])
         for phase, (change, where) in _BESIDES.items():
-            share = phases[phase] - self._collecting[phase]
+            share = phases[phase]
             if share > _STANDS_OUT and (phase != BEFORE or share * step_s > _HANDED_OVER_S):
                 because = f"{format_seconds(share * step_s)} pass in a step {where}."
                 self._advise(change, because, "data_loading" if phase == BEFORE else "profiler", share)
@@ -535,15 +532,3 @@ def _check_arguments(step: Any, data: Any, budget_s: float, tolerance: float) ->
     except TypeError as error:
         wanted = "one batch, since data= is given" if data is not None else "nothing: pass data=, or a lambda"
         raise StepError(f"The step must take {wanted} ({error}).") from None
-
-
-def _check_kind(argument: str, given: Any, kind: type) -> None:
-    several = given if isinstance(given, list | tuple) and given else [given]
-    if given is not None and not all(isinstance(value, kind) for value in several):
-        got = listed(sorted({type(value).__name__ for value in several}))
-        raise StepError(f"{argument}= takes a torch {kind.__name__}, or a list of them; got {got}.")
-
-
-def _described(batch: Any) -> str:
-    shapes = [str(tuple(leaf.shape)) for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor)]
-    return f"a {type(batch).__name__}" + (f" with tensors of {listed(shapes[:4])}" if shapes else "")

@@ -25,7 +25,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from course_utils.measure.devices import Device
 from own_program.diagnosis.state import Found
 
-LOADING, BEFORE, FORWARD, BACKWARD, BETWEEN, OPTIMIZER, AFTER = PHASES = (
+LOADING, BEFORE, FORWARD, BACKWARD, BETWEEN, OPTIMIZER, AFTER, COLLECTING = PHASES = (
     "waiting for data",
     "before the forward pass",
     "forward pass and loss",
@@ -33,6 +33,7 @@ LOADING, BEFORE, FORWARD, BACKWARD, BETWEEN, OPTIMIZER, AFTER = PHASES = (
     "after the backward pass",
     "optimizer",
     "after the optimizer",
+    "gc.collect()",
 )
 # Methods that hand a value of the GPU to Python, and so wait until it is done.
 _WAITING = ("item", "tolist", "cpu", "numpy", "__bool__", "__float__", "__int__")
@@ -54,7 +55,6 @@ class Seen:
     counts: collections.Counter[str] = field(default_factory=collections.Counter)  # how often it did what
     # Place in the code (``train.py:31``) to seconds in which Python waited there for the GPU.
     waits: collections.Counter[str] = field(default_factory=collections.Counter)
-    collecting: collections.Counter[str] = field(default_factory=collections.Counter)  # phase to those in gc.collect()
     anomaly: bool = False
     deterministic: bool = False
 
@@ -78,7 +78,7 @@ class PhaseWatch:
                 for module in self._found.modules:
                     stack.enter_context(module.register_forward_pre_hook(self._module_begins))
             stack.enter_context(wrapped(torch.autograd, "backward", self._backward))
-            stack.enter_context(wrapped(gc, "collect", self._collect))
+            stack.enter_context(wrapped(gc, "collect", functools.partial(self._through, COLLECTING)))
             stack.enter_context(wrapped(_BaseDataLoaderIter, "__next__", functools.partial(self._through, LOADING)))
             if self._device.kind != "cpu":
                 for name in _WAITING:
@@ -144,13 +144,6 @@ class PhaseWatch:
             return backward(*args, **kwargs)
         finally:
             self._to(BETWEEN)
-
-    def _collect(self, collect: Callable[..., int], *args: Any, **kwargs: Any) -> int:
-        start = time.perf_counter()
-        try:
-            return collect(*args, **kwargs)
-        finally:
-            self._seen.collecting[self._phase] += time.perf_counter() - start
 
     def _wait(self, method: Callable[..., Any], tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         start = time.perf_counter()

@@ -149,7 +149,7 @@ def _look_inside(bench: Bench, contents: Contents) -> None:
     denormals, count = numbers
     if denormals > _DENORMALS * count:
         share = format_percent(denormals / count)
-        contents.denormals = f"{share} of the numbers that it works with are denormal: so tiny that many CPUs are slow."
+        contents.denormals = f"{share} of the numbers that it works with are denormal: many CPUs are slow with those."
         because = f"{contents.denormals} The switch is each thread's own: those that run keep theirs."
         if _flushes():
             flushed = StepChange("denormal numbers flushed", FLUSH, because, "your_own_program", _flushed)

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from own_program.diagnosis.diagnose import diagnose
-    from own_program.snapshots.report import read_snapshot
+    from own_program.snapshots.snapshot_report import read_snapshot
     from own_program.traces.trace_report import read_trace
 
 _MODULE_OF = {
     "diagnose": "diagnosis.diagnose",
-    "read_snapshot": "snapshots.report",
+    "read_snapshot": "snapshots.snapshot_report",
     "read_trace": "traces.trace_report",
 }
 

@@ -51,7 +51,7 @@ def _trace(options: argparse.Namespace) -> int:
 
 
 def _snapshot(options: argparse.Namespace) -> int:
-    from own_program.snapshots.report import SnapshotError, read_snapshot
+    from own_program.snapshots.snapshot_report import SnapshotError, read_snapshot
 
     try:
         print(read_snapshot(options.file, options.later, device=options.device))

@@ -12,7 +12,7 @@ import zlib
 from pathlib import Path
 
 from course_utils.show.cards import Shown
-from own_program.snapshots.report import SnapshotError, read_snapshot
+from own_program.snapshots.snapshot_report import SnapshotError, read_snapshot
 from own_program.traces.example import example_trace
 from own_program.traces.trace_report import TraceFileError, read_trace
 

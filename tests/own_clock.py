@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from course_utils.measure import busy, compare, devices, rounds, sweep
-from own_program.diagnosis import contents, diagnose, loading, phases, trials
-from own_program.diagnosis import rounds as step_rounds
+from own_program.diagnosis import batches, bench, contents, diagnose, phases, step_changes
 
-MEASURING = (compare, contents, devices, diagnose, loading, phases, rounds, step_rounds, sweep, trials)
+MEASURING = (batches, bench, compare, contents, devices, diagnose, phases, rounds, step_changes, sweep)
 
 
 class OwnClock:

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from course_utils.memory.allocator import AllocatorState
-from own_program.snapshots.files import read_file
-from own_program.snapshots.replay import Replay, Snapshot, snapshot_of
+from own_program.snapshots.replay import DeviceSnapshot, Replay, snapshot_of
+from own_program.snapshots.snapshot_file import read_file
 
 
-def load_snapshot(source: str | Path | Mapping[str, Any], device: int = 0) -> Snapshot:
+def load_snapshot(source: str | Path | Mapping[str, Any], device: int = 0) -> DeviceSnapshot:
     """A device of a memory snapshot without private pools."""
     file = read_file(source)
     return snapshot_of(file.segments_of(device), file.traces[device], file.settings)
@@ -24,6 +24,10 @@ def same_end(replay: Replay) -> bool:
 
 def _shape(state: AllocatorState) -> list[Any]:
     return [
-        (segment.stream, segment.pool, [(block.address, block.bytes, block.state) for block in segment.blocks])
+        (
+            segment.stream,
+            segment.pool,
+            [(block.address, block.bytes, block.state != "free") for block in segment.blocks],
+        )
         for segment in state.segments
     ]

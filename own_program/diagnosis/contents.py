@@ -21,12 +21,12 @@ import torch
 from torch.nn import Embedding, EmbeddingBag, Module
 from torch.optim import Optimizer
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_leaves
 
 from course_utils.show.formats import format_percent
+from own_program.diagnosis.bench import Bench
 from own_program.diagnosis.phases import BACKWARD, OPTIMIZER, is_compiled, wrapped
-from own_program.diagnosis.rounds import Bench
-from own_program.diagnosis.trials import FLUSH, Trial, Work
+from own_program.diagnosis.step_changes import FLUSH, StepChange, Work
 
 _MOST_NODES = 300_000
 _GROWS = 0.01  # by less, over the calls that are counted, nobody cares
@@ -46,7 +46,7 @@ class Contents:
 
     counted: list[Counted] = field(default_factory=list)  # what each call did, in their order
     denormals: str = ""  # where the largest share of denormal numbers is, in words
-    named: list[Trial] = field(default_factory=list)  # what to change about what was seen
+    named: list[StepChange] = field(default_factory=list)  # what to change about what was seen
     looked: list[str] = field(default_factory=list)  # what was looked for, in words
 
     def growth(self) -> str:
@@ -118,7 +118,7 @@ def look(bench: Bench, first: Counted | None, calls: int) -> Contents:
 def _look_inside(bench: Bench, contents: Contents) -> None:
     found, calls, most = bench.found, collections.Counter(), collections.Counter()
     names = {m: f"{name}.{path}".rstrip(".") for name, top in found.models.items() for path, m in top.named_modules()}
-    shares: dict[str, list[int]] = collections.defaultdict(lambda: [0, 0])
+    numbers = [0, 0]  # denormal ones, and all
 
     def backward_begins(backward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         most.update({module: count - most[module] for module, count in calls.items() if count > most[module]})
@@ -128,17 +128,16 @@ def _look_inside(bench: Bench, contents: Contents) -> None:
     def module_ends(module: Module, _: Any, came_out: Any) -> None:
         calls[module] += 1
         if not any(module.children()):
-            _count_denormals(shares["what its modules give out"], tree_leaves(came_out))
+            _count_denormals(numbers, tree_leaves(came_out))
 
     def update_begins(optimizer: Optimizer, *_: Any) -> None:
         gradients = {p: p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None}
-        _count_denormals(shares["gradients"], gradients.values())
-        _count_denormals(shares["the optimizer's state"], tree_leaves(list(optimizer.state.values())))
+        _count_denormals(numbers, [*gradients.values(), *tree_leaves(list(optimizer.state.values()))])
         for module, name in names.items():
             if isinstance(module, Embedding | EmbeddingBag) and module.weight in gradients:
                 contents.named += _sparse(name, module, optimizer, gradients[module.weight])
 
-    _count_denormals(shares["weights"], found.parameters)
+    _count_denormals(numbers, found.parameters)
     bench.arrange()
     with contextlib.ExitStack() as stack:
         stack.enter_context(wrapped(torch.autograd, "backward", backward_begins))
@@ -147,15 +146,14 @@ def _look_inside(bench: Bench, contents: Contents) -> None:
         for module in () if is_compiled(found) else names:
             stack.enter_context(module.register_forward_hook(module_ends))
         bench.work.call()
-    place, (part, count) = max(shares.items(), key=lambda each: each[1][0] / max(1, each[1][1]))
-    if part > _DENORMALS * count:
-        contents.denormals = (
-            f"Of the numbers in {place}, {format_percent(part / count)} are denormal: so tiny that many CPUs are slow "
-            "with them."
-        )
+    denormals, count = numbers
+    if denormals > _DENORMALS * count:
+        share = format_percent(denormals / count)
+        contents.denormals = f"{share} of the numbers that it works with are denormal: many CPUs are slow with those."
         because = f"{contents.denormals} The switch is each thread's own: those that run keep theirs."
         if _flushes():
-            contents.named.insert(0, Trial("denormal numbers flushed", FLUSH, because, "your_own_program", _flushed))
+            flushed = StepChange("denormal numbers flushed", FLUSH, because, "your_own_program", _flushed)
+            contents.named.insert(0, flushed)
     several = [module for module in names if most[module] >= _MANY_CALLS]
     inner = {child for module in several for child in list(module.modules())[1:]}
     outermost = [module for module in several if module not in inner]
@@ -172,90 +170,42 @@ def _count_denormals(counts: list[int], tensors: Iterable[Any]) -> None:
             counts[1] += values.numel()
 
 
-@dataclass
-class _Call:
-    args: Any
-    kwargs: Any
-    values: list[torch.Tensor]  # copies
-    gave: Any = None
-
-
-def _loop(bench: Bench, module: Module, name: str) -> list[Trial]:
-    """Whether a module is called on row after row; that no row needs the others' results is tried out.
-
-    With other results in place of its own it must be called on the same values, and by itself the last call must give
-    what it gave after the others: a module may keep something from call to call.
-    """
-    calls, share = _calls(bench, module)
-    is_clear = all(call.args and isinstance(call.args[0], torch.Tensor) for call in calls)
-    if len(calls) < _MANY_CALLS or share < _LOOP_STANDS_OUT or not is_clear:
-        return []
-    rows = [call.args[0] for call in calls]
-    distance = _distance(rows)
-    if len({row.shape for row in rows}) > 1 or not _is_row(rows[0], distance) or torch.equal(rows[0], rows[1]):
-        return []
-    others, _ = _calls(bench, module, disturbed_for=len(calls))
-    values, other_values = ([value for call in each for value in call.values] for each in (calls, others))
-    if len(values) != len(other_values) or not all(map(torch.equal, values, other_values)):
-        return []
-    bench.arrange()
-    with torch.no_grad():
-        alone = module(*calls[-1].args, **calls[-1].kwargs)
-    if not all(map(torch.allclose, tree_leaves(alone), tree_leaves(calls[-1].gave))):
-        return []
-    can_try = distance is not None and len(values) == len(rows)
-    on = functools.partial(_at_once, module, len(rows), distance) if can_try else None
-    because = f"It is called {len(rows)} times in a forward pass, on one row each, and none needs another's result."
-    change = f"call {name} once on all {len(rows)} rows"
-    return [Trial(f"{name} at once", change, because, "your_own_program", on)]
-
-
-class _Enough(BaseException):  # no Exception, which a step may catch
-    pass
-
-
-def _calls(bench: Bench, module: Module, disturbed_for: int = 0) -> tuple[list[_Call], float]:
-    """The calls of a module before the first backward pass, and their share of the time till then.
-
-    With other results a step may go on for ever: then no more calls than ``disturbed_for`` are of interest.
-    """
-    calls: list[_Call] = []
+def _loop(bench: Bench, module: Module, name: str) -> list[StepChange]:
+    """Whether a module is called on row after row of one tensor; the losses tell whether it may get all at once."""
+    rows: list[Any] = []
     seconds = began = 0.0
 
-    def begins(_: Module, args: Any, kwargs: Any) -> None:
+    def begins(_: Module, args: Any) -> None:
         nonlocal began
-        leaves = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
-        calls.append(_Call(args, kwargs, [leaf.detach().clone() for leaf in leaves]))
-        if disturbed_for and len(calls) > disturbed_for:
-            raise _Enough
+        rows.append(args[0] if args else None)
         began = time.perf_counter()
 
-    def ends(_: Module, __: Any, came_out: Any) -> Any:
+    def ends(*_: Any) -> None:
         nonlocal seconds
         seconds += time.perf_counter() - began
-        calls[-1].gave = came_out
-        return tree_map_only(torch.Tensor, lambda t: 1 - t, came_out) if disturbed_for else None
-
-    def backward_begins(*_: Any, **__: Any) -> None:
-        raise _Enough
 
     bench.arrange()
-    started = time.perf_counter()
     with contextlib.ExitStack() as stack:
-        stack.enter_context(contextlib.suppress(_Enough, *[Exception] * bool(disturbed_for)))
-        stack.enter_context(wrapped(torch.autograd, "backward", backward_begins))
-        stack.enter_context(module.register_forward_pre_hook(begins, with_kwargs=True))
+        stack.enter_context(module.register_forward_pre_hook(begins))
         stack.enter_context(module.register_forward_hook(ends))
-        bench.work.call()
-    return calls, seconds / (time.perf_counter() - started)
+        took_s = bench.timed()
+    are_tensors = all(isinstance(row, torch.Tensor) for row in rows)
+    if seconds < _LOOP_STANDS_OUT * took_s or not are_tensors or len({row.shape for row in rows}) > 1:
+        return []
+    distance = _distance(rows)
+    if distance is None or not _is_row(rows[0], distance):
+        return []
+    because = f"It is called {len(rows)} times in a forward pass, on one row each."
+    on = functools.partial(_at_once, module, len(rows), distance)
+    return [StepChange(f"{name} at once", f"call {name} once on all {len(rows)} rows", because, "your_own_program", on)]
 
 
-def _is_row(tensor: torch.Tensor, distance: int | None) -> bool:
+def _is_row(tensor: torch.Tensor, distance: int) -> bool:
     """Whether it is one of several rows, and no batch: by itself, or by the tensor that it is cut from."""
     if tensor.ndim < 2 or len(tensor) == 1:
         return True
-    between = distance is not None and distance < tensor.stride(0)  # the others lie between its own parts
-    return between or (tensor._base is not None and tensor.ndim < tensor._base.ndim)
+    between = distance < tensor.stride(0)  # the others lie between its own parts
+    return between or tensor.ndim < tensor._base.ndim
 
 
 def _distance(rows: Sequence[torch.Tensor]) -> int | None:
@@ -283,7 +233,7 @@ def _at_once(module: Module, count: int, distance: int, work: Work) -> AbstractC
 
 def _sparse(
     name: str, module: Embedding | EmbeddingBag, optimizer: Optimizer, gradient: torch.Tensor
-) -> Iterator[Trial]:
+) -> Iterator[StepChange]:
     """Few rows of an embedding get a gradient, and its optimizer works on all of them."""
     rows, takes = len(gradient), isinstance(optimizer, _TAKE_SPARSE)
     touched = rows if gradient.is_sparse else int(gradient.ne(0).any(1).sum())
@@ -295,7 +245,7 @@ def _sparse(
     because = f"Of its {rows:,} rows {touched:,} get a gradient, and all are updated.{left}"
     on, change = functools.partial(_make_sparse, module, optimizer), f"pass sparse=True to {name}{how}"
     phases = BACKWARD, OPTIMIZER
-    yield Trial(f"sparse {name}", change, because, "your_own_program", on, far_as_well=takes, at_most=phases)
+    yield StepChange(f"sparse {name}", change, because, "your_own_program", on, far_as_well=takes, at_most=phases)
 
 
 def _make_sparse(

@@ -14,7 +14,6 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves
 
 from course_utils.measure.busy import Watch
 from course_utils.measure.devices import CudaDevice, Device, MpsDevice
@@ -25,34 +24,25 @@ from course_utils.results.paired import Interval, Verdict
 from course_utils.show.advice import Advice
 from course_utils.show.formats import format_count, format_percent, format_ratio, format_seconds, listed
 from course_utils.show.progress import progress
+from own_program.diagnosis.batches import Batches, index_instead
+from own_program.diagnosis.bench import LONG_STEP_S, OF_LONG, PARITY_STEPS, Bench, StepOutcome, StepRounds, timings
 from own_program.diagnosis.contents import Contents, Counted, look
-from own_program.diagnosis.loading import Batches, index_instead
+from own_program.diagnosis.diagnosis_card import CHANGES_RESULTS, IMPOSSIBLE, NO_TIME, NOT_COMPILED, Diagnosis, Tried
 from own_program.diagnosis.phases import (
     AFTER,
     BACKWARD,
     BEFORE,
     BETWEEN,
+    COLLECTING,
     FORWARD,
     LOADING,
     PHASES,
     PhaseWatch,
     Seen,
     is_compiled,
-    replayed,
 )
-from own_program.diagnosis.report import CHANGES_RESULTS, IMPOSSIBLE, NO_TIME, NOT_COMPILED, PROMISING, Diagnosis, Tried
-from own_program.diagnosis.rounds import (
-    LONG_STEP_S,
-    OF_LONG,
-    PARITY_STEPS,
-    Bench,
-    StepRounds,
-    Steps,
-    loss_of,
-    timings,
-)
-from own_program.diagnosis.state import Snapshot, StepError, find
-from own_program.diagnosis.trials import COMPILE, FLUSH, Trial, Work, can_compile, of_each_kind, trials
+from own_program.diagnosis.state import SavedState, StepError, find
+from own_program.diagnosis.step_changes import COMPILE, FLUSH, StepChange, Work, can_compile, changes_for
 
 DEFAULT_BUDGET_S = 20.0
 DEFAULT_TOLERANCE = 1e-3
@@ -80,14 +70,8 @@ _BESIDES = {
 }
 # A worker takes about so long to hand a batch over: where batches are ready sooner, it saves nothing.
 _HANDED_OVER_S = 1e-3
-# Calls become longer by so much.
-_LONGER = 1.3
 # A graph of which so much is older than the call, and a backward pass that takes so many times the forward pass.
 _OLD_GRAPH, _LONG_BACKWARD = 0.05, 3.0
-# A change with which the first steps take no more than this is timed by itself, and the others on top of it: in a step
-# with so large a waste, what they save is lost in the noise.
-_CLEAR = 0.6
-_GROWS = "find what grows from call to call, such as a batch, a list, or hooks that each call adds"
 
 
 def diagnose(
@@ -104,14 +88,13 @@ def diagnose(
     The step is called some hundred times. First as it is, to see where its time goes, whether it grows, and what it
     holds. Then each change that is safe to try is put in force: it must give the losses that the step gives, from the
     same weights and random numbers, before it is timed in rounds against the step as it is. Of several, what looks
-    faster is timed once more. After a change that saves very much the others are tried on top of it.
+    faster is timed once more.
     In the end weights, buffers, gradients, optimizers, schedulers, random numbers, global switches, and plain Python
     variables that the step names are as they were, also after an error or Ctrl-C; iterators over data have moved on.
 
     Args:
         step: runs one training step and returns its loss: forward pass, backward pass, optimizer. It takes nothing, or
-            one batch of ``data``. Losses are compared that its backward pass begins with; where those are no single
-            numbers, the weights that come out.
+            one batch of ``data``. What its backward pass begins with is compared.
         model: what it trains, one module or a list; by default every module with parameters that the step's code names.
         optimizer: what updates it, likewise.
         data: the loader, or a list of batches. Waiting for it is then measured; changes are tried on its first batch.
@@ -143,8 +126,10 @@ def diagnose(
         (True, True)
     """
     _check_arguments(step, data, budget_s, tolerance)
-    _check_kind("model", model, torch.nn.Module)
-    _check_kind("optimizer", optimizer, torch.optim.Optimizer)
+    for name, given, kind in (("model", model, torch.nn.Module), ("optimizer", optimizer, torch.optim.Optimizer)):
+        several = given if isinstance(given, list | tuple) and given else [given]
+        if given is not None and not all(isinstance(value, kind) for value in several):
+            raise StepError(f"{name}= takes a torch {kind.__name__}, or a list of them; got {type(given).__name__}.")
     found = find(step, model, optimizer)
     if not found.parameters:
         raise StepError(
@@ -155,10 +140,10 @@ def diagnose(
         budget_s = min(budget_s, _TEST_BUDGET_S)
     here, on_cpu = environment(), next(iter(found.parameters)).device.type == "cpu"
     diagnosis = Diagnosis(here.host if on_cpu else here, found, budget_s)
-    home = Snapshot(found, "cpu")
+    home = SavedState(found, "cpu")
     try:
         with contextlib.redirect_stdout(io.StringIO()) as printed:
-            _Work(diagnosis, step, data, tolerance, home).run()
+            _Diagnosing(diagnosis, step, data, tolerance).run()
     except KeyboardInterrupt:
         if diagnosis.step_s is None:
             raise
@@ -170,20 +155,18 @@ def diagnose(
     return diagnosis
 
 
-class _Work:
+class _Diagnosing:
     """One diagnosis, stage after stage; what is known is in `diagnosis` at any moment."""
 
-    def __init__(self, diagnosis: Diagnosis, step: Callable[..., Any], data: Any, tolerance: float, home: Snapshot):
-        self.diagnosis, self.found, self.data, self.home = diagnosis, diagnosis.found, data, home
+    def __init__(self, diagnosis: Diagnosis, step: Callable[..., Any], data: Any, tolerance: float) -> None:
+        self.diagnosis, self.found, self.data = diagnosis, diagnosis.found, data
         self._source, self._calls, self._tolerance = step, 0, tolerance
         kind = next(iter(self.found.parameters)).device.type
         self.device = {"cuda": CudaDevice, "mps": MpsDevice}.get(kind, Device)()
         self.work = Work(self._step)
         self._started, self._compiling_s = time.perf_counter(), 0.0
-        self._collecting: dict[str, float] = {}  # phase to the share of a step that passes there in gc.collect()
         self._starting: tuple[str, float] | None = None  # what speaks for persistent workers; of the wait, their share
         self._tried: dict[str, Tried] = {}  # by name
-        self._adopted: Tried | None = None
         self._step_s: dict[str, float] = {}  # of each change, from its first steps; of the step as it is: ""
 
     def run(self) -> None:
@@ -192,10 +175,10 @@ class _Work:
             first = None if is_compiled(self.found) else Counted()
             seen = self._as_it_is(first)
         diagnosis.busy = watch.sentence
-        # What torch warns of, a learner has seen in the calls as they are, or it is a trial's own.
-        with replayed(), warnings.catch_warnings(action="ignore"):
+        # What torch warns of, a learner has seen in the calls as they are, or it is a change's own.
+        with warnings.catch_warnings(action="ignore"):
             is_long = diagnosis.step_s > LONG_STEP_S
-            state, count = Snapshot(self.found), OF_LONG if is_long else PARITY_STEPS
+            state, count = SavedState(self.found), OF_LONG if is_long else PARITY_STEPS
             bench = Bench(self.work, self.found, self.device, state, count)
             try:
                 contents = look(bench, first, _LEAST_CALLS - 1 if is_long else _COUNTED_CALLS)
@@ -218,7 +201,7 @@ class _Work:
                 "a batch."
             ) from error
         except Exception as error:
-            given = f"a batch of data, {_described(args[0])}" if args else "nothing"
+            given = "a batch of data" if args else "nothing"
             error.add_note(f"diagnose() called the step with {given}, in its call {self._calls}.")
             raise
 
@@ -230,10 +213,9 @@ class _Work:
     def _as_it_is(self, first: Counted | None) -> list[Seen]:
         diagnosis, allowed_s = self.diagnosis, self.diagnosis.budget_s * _CALLS_SHARE
         batches = Batches(self.data) if self.data is not None else None
-        started, seconds, sizes = time.perf_counter(), [], set()
+        started, seconds = time.perf_counter(), []
         while len(seconds) <= _MOST_CALLS:
             args = () if batches is None else (batches.following(),)
-            sizes.update(map(_described, args))
             if not seconds:
                 self.work.args = args
             seconds.append(self._timed(args, None if seconds else first))
@@ -242,10 +224,6 @@ class _Work:
                 break
         # The first call wakes everything up; so does the first batch, and workers then have some ready.
         seconds, waits = seconds[1:], batches.waits[1:] if batches else []
-        if len(sizes) > 1:
-            diagnosis.notes.append("Batches differ in size; changes are tried on the first.")
-        else:
-            self._longer_and_longer(seconds)
         seen: list[Seen] = []
         with PhaseWatch(self.found, self.device) as watch:
             least = 2 if max(seconds) > LONG_STEP_S else _LEAST_CALLS
@@ -263,8 +241,6 @@ class _Work:
         of_a_step = median_s / diagnosis.step_s / sum(medians.values())  # watched calls may take longer
         diagnosis.phases = {phase: part * of_a_step for phase, part in medians.items()}
         diagnosis.phases[LOADING] += wait_s / diagnosis.step_s
-        for phase in PHASES:
-            self._collecting[phase] = statistics.median(call.collecting[phase] for call in seen) * of_a_step
         if batches and batches.workers and not getattr(self.data, "persistent_workers", True):
             self._starting = _starting_workers(batches, waits, median_s)
         if first is None:
@@ -277,27 +253,12 @@ class _Work:
     def _timed(self, args: tuple[Any, ...], counted: Counted | None = None) -> float:
         self.device.synchronize()
         start = time.perf_counter()
-        returned = counted.call(lambda: self._step(*args)) if counted else self._step(*args)
+        if counted:
+            counted.call(lambda: self._step(*args))
+        else:
+            self._step(*args)
         self.device.synchronize()
-        seconds = time.perf_counter() - start
-        loss = loss_of(returned)
-        if loss is not None and not math.isfinite(loss):
-            raise StepError(
-                f"The loss is {loss} in call {self._calls}: mend that first; no change could be checked against it."
-            )
-        return seconds
-
-    def _longer_and_longer(self, seconds: list[float]) -> None:
-        """Whether calls take longer and longer; they must do so twice, or it may be the machine."""
-        if _longer(seconds) is None:
-            return
-        self.home.restore()
-        again = [self._timed(self.work.args) for _ in range(len(seconds) + 1)][1:]
-        if (ends := _longer(again)) is not None:
-            first, last = map(format_seconds, ends)
-            because = f"Calls took {first} at first and {last} {len(again)} calls on."
-            self._advise(_GROWS, because, "profiler", 1 - ends[0] / ends[1], "about")
-            self.diagnosis.grows = True
+        return time.perf_counter() - start
 
     def _check_work(self, seen: list[Seen]) -> None:
         if not seen[0].counts["backward passes"]:
@@ -316,11 +277,12 @@ class _Work:
     def _parts(self) -> None:
         phases, step_s = self.diagnosis.phases, self.diagnosis.step_s
         self._loading()
-        if (collecting := sum(self._collecting.values())) > _COLLECTING_STANDS_OUT:
-            because = f"gc.collect() takes {format_percent(collecting)} of a step."
-            self._advise("leave gc.collect() out of the step, or call it seldom", because, "profiler", collecting)
+        if phases[COLLECTING] > _COLLECTING_STANDS_OUT:
+            because = f"gc.collect() takes {format_percent(phases[COLLECTING])} of a step."
+            change = "leave gc.collect() out of the step, or call it seldom"
+            self._advise(change, because, "profiler", phases[COLLECTING])
         for phase, (change, where) in _BESIDES.items():
-            share = phases[phase] - self._collecting[phase]
+            share = phases[phase]
             if share > _STANDS_OUT and (phase != BEFORE or share * step_s > _HANDED_OVER_S):
                 because = f"{format_seconds(share * step_s)} pass in a step {where}."
                 self._advise(change, because, "data_loading" if phase == BEFORE else "profiler", share)
@@ -382,49 +344,41 @@ class _Work:
                 f"The backward pass {listed([*facts, 'reaches into earlier calls'])}: {earlier:,} of the "
                 f"{nodes[-1]:,} operations in its graph were recorded there."
             )
-            diagnosis.plan[:] = [advice for advice in diagnosis.plan if advice.change != _GROWS]  # this is why
             change = "detach what you keep from call to call, such as a hidden state"
             self._advise(change, because, "no_grad", phases[BACKWARD])
-        elif (growth := contents.growth()) and not diagnosis.grows:
+        elif growth := contents.growth():
             diagnosis.grows = True
-            self._advise(_GROWS, growth, "profiler")
+            change = "find what grows from call to call, such as a batch, a list, or hooks that each call adds"
+            self._advise(change, growth, "profiler")
 
     def _untried(self, contents: Contents) -> None:
         phases = self.diagnosis.phases
-        for trial in contents.named:
-            tried = self._tried.get(trial.name, Tried(trial.name, NO_TIME))
-            verdict = tried.verdict if (tried.first or 0.0) < PROMISING else ""  # a few steps saw nothing
-            if trial.at_most and verdict in (IMPOSSIBLE, NO_TIME) and phases[trial.at_most[-1]] > _STANDS_OUT:
-                share = sum(phases[phase] for phase in trial.at_most)
-                self._advise(trial.change, trial.because, trial.lesson, share)
-            elif not trial.at_most and verdict == NO_TIME:
-                self._advise(trial.change, trial.because, trial.lesson)
+        for change in contents.named:
+            verdict = self._tried[change.name].verdict
+            if change.at_most and verdict in (IMPOSSIBLE, NO_TIME) and phases[change.at_most[-1]] > _STANDS_OUT:
+                share = sum(phases[phase] for phase in change.at_most)
+                self._advise(change.change, change.because, change.lesson, share)
+            elif not change.at_most and verdict == NO_TIME:
+                self._advise(change.change, change.because, change.lesson)
         if contents.denormals and not any(advice.change == FLUSH for advice in self.diagnosis.plan):
             self.diagnosis.notes.append(contents.denormals)
 
     # --- changes
 
     def _try(self, bench: Bench, seen: Seen, contents: Contents) -> None:
-        diagnosis, devices = self.diagnosis, {p.device.type for p in self.found.parameters}
         plain = self._repeated(bench)
-        self._compared = "losses" if plain.losses else "weights"
-        waiting = list(trials(self.found, seen, contents.named, self.work))
-        compiling = [trial for trial in waiting if trial.name == COMPILE]
-        if compiling and diagnosis.budget_s < _LEAST_FOR_COMPILING_S:
-            diagnosis.notes.append(f"{NOT_COMPILED}: that takes a budget_s of {_LEAST_FOR_COMPILING_S:g} or more.")
-            compiling = []
-        if not can_compile(devices) and not is_compiled(self.found):
-            diagnosis.notes.append(f"{NOT_COMPILED}: it finds no compiler on this machine.")
-        waiting = [trial for trial in waiting if trial.name != COMPILE]
-        alike = self._alike(bench, plain, waiting)
-        while (clear := self._clear(bench, alike)) is not None and not diagnosis.interrupted:
-            bench.adopted += (clear,)
-            waiting = of_each_kind([clear, *waiting])[1:]
-            plain = bench.steps()
-            alike = self._alike(bench, plain, waiting)
-        # Last, since nobody shall wait for a compiler whose work could not be timed.
-        if not diagnosis.interrupted:
-            self._time(bench, alike + self._alike(bench, plain, compiling))
+        self._step_s[""] = plain.step_s
+        several = list(changes_for(self.found, seen, contents.named, self.work))
+        if self.diagnosis.budget_s < _LEAST_FOR_COMPILING_S and any(change.name == COMPILE for change in several):
+            why = f"{NOT_COMPILED}: that takes a budget_s of {_LEAST_FOR_COMPILING_S:g} or more."
+            self.diagnosis.notes.append(why)
+            several = [change for change in several if change.name != COMPILE]
+        if not can_compile({p.device.type for p in self.found.parameters}) and not is_compiled(self.found):
+            self.diagnosis.notes.append(f"{NOT_COMPILED}: it finds no compiler on this machine.")
+        # A compiler comes last, since nobody shall wait for one whose work could not be timed.
+        for change in sorted(several, key=lambda change: change.name == COMPILE):
+            self._put(self._parity(bench, plain, change))
+        self._time(bench, [change for change in several if not self._of(change).verdict])
 
     def _unspent_s(self, of: float = 1.0) -> float:
         """Seconds of the budget that are left, or of so many budgets; negative where they are exceeded."""
@@ -434,9 +388,11 @@ class _Work:
         """Seconds for rounds: without them, all that earlier stages used up was in vain."""
         return max(self._unspent_s(of), _LEAST_SHARE * self.diagnosis.budget_s)
 
-    def _repeated(self, bench: Bench) -> Steps:
+    def _repeated(self, bench: Bench) -> StepOutcome:
         """The step as it is, twice from the same state: only what repeats itself can be compared."""
         first, second = bench.steps(), bench.steps()
+        if not all(map(math.isfinite, first.losses)):
+            raise StepError("The loss is nan or infinite: mend that first; no change could be checked against it.")
         if (difference := first.difference(second)) > self._tolerance:
             raise StepError(
                 "The step does different work in each call: from the same weights and random numbers it gave another "
@@ -445,24 +401,19 @@ class _Work:
             )
         return second
 
-    def _alike(self, bench: Bench, plain: Steps, several: list[Trial]) -> list[Trial]:
-        """Those changes with which the first steps give what they give without."""
-        self._step_s[""] = plain.step_s
-        for trial in several:
-            needed_s, left_s = (bench.count + 1) * plain.step_s, self._unspent_s(_MOST_OVERRUN)
-            if trial.name == COMPILE:
-                needed_s = _LEFT_FOR_COMPILING_S * (_BUSY_COMPILER if self.diagnosis.busy else 1.0)
-                left_s = self._unspent_s()
-            late = Tried(trial.name, NO_TIME)
-            self._put(late if needed_s > left_s else self._parity(bench, plain, trial))
-        return [trial for trial in several if not self._of(trial).verdict]
-
-    def _parity(self, bench: Bench, plain: Steps, trial: Trial) -> Tried:
-        name, notes, started = trial.name, self.diagnosis.notes, time.perf_counter()
+    def _parity(self, bench: Bench, plain: StepOutcome, change: StepChange) -> Tried:
+        """Whether the first steps with a change give what they give without, if there is time for them."""
+        name, notes, started = change.name, self.diagnosis.notes, time.perf_counter()
+        needed_s, left_s = (bench.count + 1) * plain.step_s, self._unspent_s(_MOST_OVERRUN)
+        if name == COMPILE:
+            needed_s = _LEFT_FOR_COMPILING_S * (_BUSY_COMPILER if self.diagnosis.busy else 1.0)
+            left_s = self._unspent_s()
+        if needed_s > left_s:
+            return Tried(name, NO_TIME)
         self.work.compile_until = started + self._unspent_s() * _SCREEN_SHARE
         try:
             with progress(f"first steps: {name}", 1.0):
-                steps = bench.steps([trial])
+                steps = bench.steps([change])
         except Exception:
             if not self.work.gave_up:
                 return Tried(name, IMPOSSIBLE)
@@ -474,46 +425,34 @@ class _Work:
         if name == COMPILE:
             self._compiling_s = max(0.0, steps.first_s - plain.first_s)
             notes.append(f"Compiling took {format_seconds(self._compiling_s)} of the time.")
-        difference, first = plain.difference(steps, trial.far_as_well), steps.step_s / plain.step_s
+        difference = plain.difference(steps, change.far_as_well)
         self._step_s[name] = steps.step_s
-        slower = str(Verdict.SLOWER) if first > _FAR_SLOWER else ""
-        return Tried(name, CHANGES_RESULTS if difference > self._tolerance else slower, difference, first=first)
+        slower = str(Verdict.SLOWER) if steps.step_s > _FAR_SLOWER * plain.step_s else ""
+        return Tried(name, CHANGES_RESULTS if difference > self._tolerance else slower, difference)
 
-    def _clear(self, bench: Bench, alike: list[Trial]) -> Trial | None:
-        """A change that saves so much that the others had better be tried on top of it."""
-        best = min(alike, key=lambda trial: self._step_s[trial.name], default=None)
-        if best is None or len(alike) == 1 or self._step_s[best.name] > _CLEAR * self._step_s[""]:
-            return None
-        self._rounds(bench, [best], f"timing: {best.name}", _SCREEN_SHARE)
-        if self._of(best).verdict != Verdict.FASTER:
-            return None
-        self._saves(best)
-        self._adopted = self._of(best)
-        return best
-
-    def _time(self, bench: Bench, alike: list[Trial]) -> None:
+    def _time(self, bench: Bench, alike: list[StepChange]) -> None:
         """Time what is left in rounds, the likeliest first; of several, those once more that look faster."""
-        fitting: list[Trial] = []
-        for trial in sorted(alike, key=lambda trial: self._step_s[trial.name]):
-            round_s = 2 * self._step_s[""] + sum(self._step_s[each.name] for each in (*fitting, trial))
+        fitting: list[StepChange] = []
+        for change in sorted(alike, key=lambda change: self._step_s[change.name]):
+            round_s = 2 * self._step_s[""] + sum(self._step_s[each.name] for each in (*fitting, change))
             left_s = self._left_s() * _SCREEN_SHARE if fitting else self._left_s(_MOST_OVERRUN)
             if paired.MIN_ROUNDS * timings(self._step_s[""]) * round_s > left_s:
-                self._put(replace(self._of(trial), verdict=NO_TIME))
+                self._put(replace(self._of(change), verdict=NO_TIME))
             else:
-                fitting.append(trial)
+                fitting.append(change)
         self._rounds(bench, fitting, "trying changes", _SCREEN_SHARE if len(fitting) > 1 else 1.0)
-        tried = {trial: self._of(trial) for trial in fitting}
-        finalists = [t for t in fitting if tried[t].verdict == Verdict.FASTER or tried[t].may_save()]
-        finalists = of_each_kind(sorted(finalists, key=lambda trial: tried[trial].ratio))
+        tried = {change: self._of(change) for change in fitting}
+        finalists = [each for each in fitting if tried[each].verdict == Verdict.FASTER or tried[each].may_save()]
+        finalists.sort(key=lambda change: tried[change].ratio)
+        best = {change.instead_of or change.name: change for change in reversed(finalists)}
+        finalists = [change for change in finalists if change in best.values()]
         if len(fitting) > 1 and not self.diagnosis.interrupted:
             # In the rounds that chose it, the best of several looks better than it is.
             self._rounds(bench, finalists[:_FINALISTS], "timing the best again", 1.0)
-        for trial in finalists:
-            self._saves(trial)
-        if any(tried.verdict == NO_TIME for tried in self.diagnosis.tried):
-            self.diagnosis.needed_s = math.ceil(2 * self.diagnosis.budget_s)
+        for change in finalists:
+            self._saves(change)
 
-    def _rounds(self, bench: Bench, several: list[Trial], title: str, share: float) -> None:
+    def _rounds(self, bench: Bench, several: list[StepChange], title: str, share: float) -> None:
         """Keep what rounds say of some changes; without a verdict, that there was no time, unless one was known."""
         diagnosis = self.diagnosis
         if not several:
@@ -523,40 +462,39 @@ class _Work:
         diagnosis.interrupted |= rounds.interrupted
         diagnosis.noise = rounds.noise or diagnosis.noise
         diagnosis.busy = rounds.busy or diagnosis.busy
-        for trial in several:
-            tried = self._of(trial)
-            if judgement := judged.get(trial.name):
+        for change in several:
+            tried = self._of(change)
+            if judgement := judged.get(change.name):
                 interval, verdict = judgement.interval, str(judgement.verdict)
                 self._put(replace(tried, ratio=judgement.ratio, interval=interval, verdict=verdict))
             elif not tried.verdict:
                 self._put(replace(tried, verdict=NO_TIME))
 
-    def _of(self, trial: Trial) -> Tried:
-        return self._tried[trial.name]
+    def _of(self, change: StepChange) -> Tried:
+        return self._tried[change.name]
 
     def _put(self, tried: Tried) -> None:
-        self._tried[tried.name] = replace(tried, on_top_of=self._adopted)
+        self._tried[tried.name] = tried
         self.diagnosis.tried = list(self._tried.values())
 
-    def _saves(self, trial: Trial) -> None:
-        diagnosis, tried = self.diagnosis, self._of(trial)
+    def _saves(self, change: StepChange) -> None:
+        diagnosis, tried = self.diagnosis, self._of(change)
         if tried.verdict != Verdict.FASTER:
             return
-        # Waiting for data is no part of what was timed.
-        saves, low, high = (share * (1 - diagnosis.phases[LOADING]) for share in tried.saves())
-        if saves < paired.PRACTICAL:  # of what an earlier change leaves it may be much
+        of_a_step = 1 - diagnosis.phases[LOADING]  # waiting for data is no part of what was timed
+        ratios = tried.ratio, tried.interval.high, tried.interval.low
+        saves, low, high = (of_a_step * (1 - ratio) for ratio in ratios)
+        if saves < paired.PRACTICAL:
             return
         same = f"agree to {tried.difference:.0e}" if tried.difference else "are the same to the bit"
-        because = f"{trial.because} The {self._compared} {same}."
-        if tried.on_top_of is not None:
-            because += f" Tried on top of: {tried.on_top_of.name}."
-        if trial.name == COMPILE and self._compiling_s:
+        because = f"{change.because} The losses {same}."
+        if change.name == COMPILE and self._compiling_s:
             steps = math.ceil(self._compiling_s / (saves * diagnosis.step_s))
             taken = format_seconds(self._compiling_s)
             because += f" Compiling took {taken}: {format_count(steps)} steps win that back."
-        if trial.instead_of == "threads" and diagnosis.busy:
+        if change.instead_of == "threads" and diagnosis.busy:
             because += " On a machine without other programs it may save nothing."
-        diagnosis.plan.append(Advice(trial.change, because, trial.lesson, saves, "tried", low=low, high=high))
+        diagnosis.plan.append(Advice(change.change, because, change.lesson, saves, "tried", low=low, high=high))
 
 
 def _starting_workers(batches: Batches, waits: list[float], step_s: float) -> tuple[str, float] | None:
@@ -570,15 +508,6 @@ def _starting_workers(batches: Batches, waits: list[float], step_s: float) -> tu
         return None
     waited = f"its first batch takes {format_seconds(first_s)}, the others {format_seconds(other_s)} each"
     return f"Workers start anew with each pass over the data: {waited}.", begun_s / sum(waits)
-
-
-def _longer(seconds: Sequence[float]) -> tuple[float, float] | None:
-    """The medians of the first third and the last, where every call of the last took longer than any of the first."""
-    third = len(seconds) // 3
-    if third < 3 or max(first := seconds[:third]) > min(last := seconds[-third:]):
-        return None
-    ends = statistics.median(first), statistics.median(last)
-    return ends if ends[1] > _LONGER * ends[0] else None
 
 
 def _check_arguments(step: Any, data: Any, budget_s: float, tolerance: float) -> None:
@@ -603,15 +532,3 @@ def _check_arguments(step: Any, data: Any, budget_s: float, tolerance: float) ->
     except TypeError as error:
         wanted = "one batch, since data= is given" if data is not None else "nothing: pass data=, or a lambda"
         raise StepError(f"The step must take {wanted} ({error}).") from None
-
-
-def _check_kind(argument: str, given: Any, kind: type) -> None:
-    several = given if isinstance(given, list | tuple) and given else [given]
-    if given is not None and not all(isinstance(value, kind) for value in several):
-        got = listed(sorted({type(value).__name__ for value in several}))
-        raise StepError(f"{argument}= takes a torch {kind.__name__}, or a list of them; got {got}.")
-
-
-def _described(batch: Any) -> str:
-    shapes = [str(tuple(leaf.shape)) for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor)]
-    return f"a {type(batch).__name__}" + (f" with tensors of {listed(shapes[:4])}" if shapes else "")

@@ -12,8 +12,7 @@ import functools
 import gc
 import sys
 import time
-import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,7 +25,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from course_utils.measure.devices import Device
 from own_program.diagnosis.state import Found
 
-LOADING, BEFORE, FORWARD, BACKWARD, BETWEEN, OPTIMIZER, AFTER = PHASES = (
+LOADING, BEFORE, FORWARD, BACKWARD, BETWEEN, OPTIMIZER, AFTER, COLLECTING = PHASES = (
     "waiting for data",
     "before the forward pass",
     "forward pass and loss",
@@ -34,6 +33,7 @@ LOADING, BEFORE, FORWARD, BACKWARD, BETWEEN, OPTIMIZER, AFTER = PHASES = (
     "after the backward pass",
     "optimizer",
     "after the optimizer",
+    "gc.collect()",
 )
 # Methods that hand a value of the GPU to Python, and so wait until it is done.
 _WAITING = ("item", "tolist", "cpu", "numpy", "__bool__", "__float__", "__int__")
@@ -55,7 +55,6 @@ class Seen:
     counts: collections.Counter[str] = field(default_factory=collections.Counter)  # how often it did what
     # Place in the code (``train.py:31``) to seconds in which Python waited there for the GPU.
     waits: collections.Counter[str] = field(default_factory=collections.Counter)
-    collecting: collections.Counter[str] = field(default_factory=collections.Counter)  # gc.collect(): phase to seconds
     anomaly: bool = False
     deterministic: bool = False
 
@@ -79,7 +78,7 @@ class PhaseWatch:
                 for module in self._found.modules:
                     stack.enter_context(module.register_forward_pre_hook(self._module_begins))
             stack.enter_context(wrapped(torch.autograd, "backward", self._backward))
-            stack.enter_context(wrapped(gc, "collect", self._collect))
+            stack.enter_context(wrapped(gc, "collect", functools.partial(self._through, COLLECTING)))
             stack.enter_context(wrapped(_BaseDataLoaderIter, "__next__", functools.partial(self._through, LOADING)))
             if self._device.kind != "cpu":
                 for name in _WAITING:
@@ -146,13 +145,6 @@ class PhaseWatch:
         finally:
             self._to(BETWEEN)
 
-    def _collect(self, collect: Callable[..., int], *args: Any, **kwargs: Any) -> int:
-        start = time.perf_counter()
-        try:
-            return collect(*args, **kwargs)
-        finally:
-            self._seen.collecting[self._phase] += time.perf_counter() - start
-
     def _wait(self, method: Callable[..., Any], tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         start = time.perf_counter()
         try:
@@ -179,28 +171,3 @@ def _place() -> str:
     while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] in _NOT_THE_LEARNERS:
         frame = frame.f_back
     return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
-
-
-@contextlib.contextmanager
-def replayed() -> Iterator[None]:
-    """Let every iterator of a DataLoader that exists already hand out one and the same batch from now on.
-
-    Changes are tried on one batch: with another in each call, losses could not be compared. An iterator that the step
-    makes itself begins anew in each call, and ends.
-    """
-    kept: dict[int, tuple[Any, Any]] = {}
-    made_since: weakref.WeakSet[Any] = weakref.WeakSet()
-
-    def made(init: Callable[..., None], iterator: Any, *args: Any, **kwargs: Any) -> None:
-        made_since.add(iterator)
-        init(iterator, *args, **kwargs)
-
-    def again(following: Callable[..., Any], iterator: Any) -> Any:
-        if iterator in made_since:
-            return following(iterator)
-        if id(iterator) not in kept:
-            kept[id(iterator)] = iterator, following(iterator)
-        return kept[id(iterator)][1]
-
-    with wrapped(_BaseDataLoaderIter, "__init__", made), wrapped(_BaseDataLoaderIter, "__next__", again):
-        yield

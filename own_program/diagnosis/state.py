@@ -148,7 +148,7 @@ def _names(code: types.CodeType) -> Iterator[str]:
             yield from _names(constant)
 
 
-class Snapshot:
+class SavedState:
     """All of a step's state at one moment; the copies lie on ``device``, by default beside what they are copies of."""
 
     def __init__(self, found: Found, device: str | None = None) -> None:

@@ -6,9 +6,9 @@ Source: torch/cuda/memory.py (the shape), c10/cuda/CUDACachingAllocator.cpp (the
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 from course_utils.memory.allocator import (
     GIVES_BACK,
@@ -22,14 +22,13 @@ from course_utils.memory.allocator import (
     EmptyCache,
     Event,
     Free,
-    FreeCompleted,
     Operation,
     SegmentState,
     Ties,
     run_events,
 )
 from course_utils.memory.cuda_history import Edges, page_of, pages_of, recorded_options
-from own_program.snapshots.files import MOST_DEVICE_BYTES, SEGMENT_ACTIONS
+from own_program.snapshots.snapshot_file import MOST_DEVICE_BYTES, SEGMENT_ACTIONS
 
 
 class TraceEntry(NamedTuple):
@@ -50,12 +49,8 @@ class _Piece(NamedTuple):
     address: int
     bytes: int
     stream: int
-    pool: Literal["small", "large"]
+    pool: str
     expandable: bool
-
-    @property
-    def end(self) -> int:
-        return self.address + self.bytes
 
 
 class _Held(NamedTuple):
@@ -92,63 +87,45 @@ class _Past:
             if at != end:
                 raise ValueError(f"the blocks of segment {index} do not fill it: {at + size - end} of {size} bytes")
 
-    def undo(self, entry: TraceEntry) -> str | None:
-        """Undo one entry. Returns what does not fit, if anything."""
-        address, block = entry.address, self.held.get(entry.address)
-        match entry.action:
+    def undo(self, entry: TraceEntry) -> None:
+        """Undo one entry; a KeyError if it does not fit what came after it."""
+        action, address, size, stream = entry
+        match action:
             case "alloc":
-                if block is None or entry.bytes > block.bytes:
-                    return "nothing is allocated where it allocates, or less"
-                del self.held[address]
+                if self.held.pop(address).bytes < size:
+                    raise KeyError(address)
                 self.edges.remove(address)
             case "free_requested":
-                if block is None or not block.awaits:
-                    return "the block that it frees is not free afterwards"
-                self.held[address] = block._replace(awaits=False)
+                self.held[address] = self.held[address]._replace(awaits=False)
             case "free_completed":
-                size = self.edges.block_bytes(address, entry.bytes, page_of(address) in self.pages)
-                before = self.edges.before(address)
-                inside = before in self.held and before + self.held[before].bytes > address
-                if block is not None or size is None or inside:
-                    return "the block that it frees is not free afterwards"
-                self.held[address] = _Held(size, entry.bytes or size, True)
+                taken = self.edges.block_bytes(address, size, page_of(address) in self.pages)
+                if taken is None or address in self.held:
+                    raise KeyError(address)
+                self.held[address] = _Held(taken, size or taken, True)
                 self.edges.add(address)
-            case "segment_alloc" | "segment_map":
-                return self._undo_growth(entry)
-            case "segment_free" | "segment_unmap":
-                return self._undo_release(entry)
-        return None
+            case "segment_map":
+                for page in pages_of(address, size):
+                    del self.pages[page]
+            case "segment_alloc":
+                del self.segments[address]
+                self.edges.remove(address, address + size)
+            case "segment_free":
+                pool = "small" if size == SMALL_SEGMENT_BYTES else "large"
+                self.segments[address] = _Piece(address, size, stream, pool, False)
+                self.edges.add(address, address + size)
+            case "segment_unmap":
+                if size > MOST_DEVICE_BYTES:
+                    raise KeyError(address)
+                self.pages |= dict.fromkeys(pages_of(address, size), (stream, self._pool_of_pages(entry)))
+        if action in SEGMENT_ACTIONS and self.edges.inside(address, size):  # blocks where there was no memory
+            raise KeyError(address)
 
-    def _undo_growth(self, entry: TraceEntry) -> str | None:
-        _, address, size, _ = entry
-        if entry.action == "segment_map":
-            known = size > 0 and all(self.pages.pop(page, None) is not None for page in pages_of(address, size))
-        else:
-            segment = self.segments.pop(address, None)
-            known = segment is not None and segment.bytes == size and self.edges.remove(address, segment.end)
-        if not known or address in self.held or self.edges.inside(address, size):
-            return "the memory that it takes is not there, or is in use"
-        return None
-
-    def _undo_release(self, entry: TraceEntry) -> str | None:
-        action, address, size, stream = entry
-        if not 0 < size < MOST_DEVICE_BYTES or address in self.segments or address in self.pages:
-            return "the memory that it gives back is still there"
-        if self.edges.inside(address, size):
-            return "the memory that it gives back is in use"
-        if action == "segment_free":
-            pool = "small" if size == SMALL_SEGMENT_BYTES else "large"
-            self.segments[address] = _Piece(address, size, stream, pool, False)
-            self.edges.add(address, address + size)
-            return None
-        pool = "small"
-        if size != SMALL_SEGMENT_BYTES and size % self.options.large_segment_bytes == 0:
-            beside = (self.pages.get(address - SMALL_SEGMENT_BYTES), self.pages.get(address + size))
-            pool = next((pool for own, pool in filter(None, beside) if own == stream), "large")
-        if SMALL_SEGMENT_BYTES * len(self.pages) + size > MOST_DEVICE_BYTES:
-            return "there was more memory than any device has"
-        self.pages |= dict.fromkeys(pages_of(address, size), (stream, pool))
-        return None
+    def _pool_of_pages(self, entry: TraceEntry) -> str:
+        _, address, size, stream = entry
+        if size == SMALL_SEGMENT_BYTES or size % self.options.large_segment_bytes:
+            return "small"
+        beside = (self.pages.get(address - SMALL_SEGMENT_BYTES), self.pages.get(address + size))
+        return next((pool for own, pool in filter(None, beside) if own == stream), "large")
 
     def state(self) -> AllocatorState:
         names = {start: f"earlier {number}" for number, start in enumerate(sorted(self.held), 1)}
@@ -156,7 +133,7 @@ class _Past:
         bases: dict[tuple[int, str], int] = {}  # one reservation for each stream and pool
         segments = []
         for piece in self._pieces():
-            inside = starts[bisect_left(starts, piece.address) : bisect_left(starts, piece.end)]
+            inside = starts[bisect_left(starts, piece.address) : bisect_left(starts, piece.address + piece.bytes)]
             placed += len(inside)
             base = bases.setdefault((piece.stream, piece.pool), piece.address) if piece.expandable else piece.address
             blocks = tuple(self._blocks(piece, {start: names[start] for start in inside}))
@@ -169,14 +146,14 @@ class _Past:
         runs: list[_Piece] = []
         for address, (stream, pool) in sorted(self.pages.items()):
             last = runs[-1] if runs else None
-            if last is not None and (last.end, last.stream, last.pool) == (address, stream, pool):
+            if last is not None and (last.address + last.bytes, last.stream, last.pool) == (address, stream, pool):
                 runs[-1] = last._replace(bytes=last.bytes + SMALL_SEGMENT_BYTES)
             else:
                 runs.append(_Piece(address, SMALL_SEGMENT_BYTES, stream, pool, True))
         return sorted([*self.segments.values(), *runs])
 
     def _blocks(self, piece: _Piece, names: Mapping[int, str]) -> Iterator[BlockState]:
-        at = piece.address
+        at, end = piece.address, piece.address + piece.bytes
         for start, name in names.items():
             block = self.held[start]
             if start > at:
@@ -184,15 +161,15 @@ class _Past:
             state = "awaiting free" if block.awaits else "allocated"
             yield BlockState(start, block.bytes, state, block.requested, name)
             at = start + block.bytes
-        if at < piece.end:
-            yield BlockState(at, piece.end - at, "free")
+        if at < end:
+            yield BlockState(at, end - at, "free")
 
 
 # Forwards
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Snapshot:
+class DeviceSnapshot:
     """A memory snapshot of one device; :meth:`replay` simulates its history."""
 
     entries: tuple[TraceEntry, ...]
@@ -222,6 +199,18 @@ class Snapshot:
                 return tried[-1]
         return min(tried, key=lambda replay: (len(replay.differences), replay.moved))
 
+    def begin(self, allocator: Allocator) -> None:
+        """Let an allocator begin with the segments of the start."""
+        # The entries say when a block is free again, also where another stream used it.
+        taken = [
+            replace(
+                segment,
+                blocks=tuple(b if b.state == "free" else replace(b, state="allocated") for b in segment.blocks),
+            )
+            for segment in self.start.segments
+        ]
+        allocator.begin(AllocatorState(tuple(taken)), self.beyond)
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Replay:
@@ -243,72 +232,50 @@ class Replay:
         return not self.differences
 
 
+_Happens = Iterator[tuple[Event, Sequence[Operation]]]
+
+
 class _Replayer:
     """Lets a history happen to the simulated allocator: what is recorded inside of one call to it belongs together."""
 
-    def __init__(self, snapshot: Snapshot, allocator: Allocator) -> None:
+    def __init__(self, snapshot: DeviceSnapshot, allocator: Allocator) -> None:
         self.snapshot, self.allocator = snapshot, allocator
-        allocator.begin(snapshot.start, snapshot.beyond)
+        snapshot.begin(allocator)
         self.limited = allocator.cap is not None or allocator.device is not None
         self.level = snapshot.start.reserved_bytes  # what was reserved so far, as recorded
         self.differences: list[int] = []
         self.moved = 0
-        # Recorded, and not happened yet: calls to the device, and frees that were completed.
-        self.operations: list[Operation] = []
-        self.completed: list[FreeCompleted] = []
+        self.operations: list[Operation] = []  # recorded calls to the device that have not happened yet
 
     def replay(self) -> Replay:
         run = run_events(self.allocator, self._events(), stops=False)
         return Replay(run, self.differences, self.moved, self.snapshot.end)
 
-    def _events(self) -> Iterator[tuple[Event, Sequence[Operation]]]:
+    def _events(self) -> _Happens:
         """What happens to the simulated allocator, which depends on what it did before."""
-        entries, count = self.snapshot.entries, 0
         blocks = [block for segment in self.snapshot.start.segments for block in segment.blocks]
-        names: dict[int, Any] = {block.address: block.id for block in blocks if block.state == "allocated"}
-        waiting = {block.address: block.id for block in blocks if block.state == "awaiting free"}
-        for index, (action, address, size, stream) in enumerate(entries):
+        names: dict[int, Any] = {block.address: block.id for block in blocks if block.state != "free"}
+        count = 0
+        for action, address, size, stream in self.snapshot.entries:
             if action in SEGMENT_ACTIONS:
                 self.operations.append(Operation(action, address, size))
-            elif action == "free_completed" and address in waiting:
-                self.completed.append(FreeCompleted(waiting.pop(address)))
-            elif action == "free_requested":
-                yield from self._given_back()
-                name = names.pop(address)
-                completes = [entry[:2] for entry in entries[index + 1 : index + 2]] == [("free_completed", address)]
-                if not completes:
-                    waiting[address] = name
-                yield from self._happens(Free(name, completes))
+            elif action == "free_completed":
+                yield from self._emptied(len(self.operations))
+                yield from self._happens(Free(names.pop(address)))
             elif action in ("alloc", "oom"):
                 count += 1
-                if not _gives_back(self.operations):
-                    yield from self._happen(self.completed)
-                    self.completed.clear()
-                elif action == "alloc" and self.operations[-1].action in GIVES_BACK:
-                    yield from self._given_back()  # and then served from the cache: that was another call
                 yield from self._request(Allocate(count, size, stream), address if action == "alloc" else None)
                 if action == "alloc":
                     names[address] = count
-        yield from self._given_back()
+        yield from self._emptied(len(self.operations))
 
-    def _given_back(self) -> Iterator[tuple[Event, Sequence[Operation]]]:
-        """What is recorded outside of a request, for which nothing but an emptied cache is known."""
-        if self.operations:
-            yield from self._emptied(self.operations)
-        pending = self.allocator.pending
-        yield from self._happen(late for late in self.completed if not self.operations or late.id in pending)
-        self.operations.clear()
-        self.completed.clear()
-
-    def _request(self, request: Allocate, address: int | None) -> Iterator[tuple[Event, Sequence[Operation]]]:
+    def _request(self, request: Allocate, address: int | None) -> _Happens:
         """A request, and where it was met; None if it failed."""
-        recorded, late = tuple(self.operations), tuple(self.completed)
+        gave_back = [at for at, call in enumerate(self.operations, 1) if call.action in GIVES_BACK]
+        if gave_back and not (self.limited and self._gives_back_itself(request)):
+            yield from self._emptied(gave_back[-1])
+        recorded = tuple(self.operations)
         self.operations.clear()
-        self.completed.clear()
-        early, empties = self._explained(request, recorded, late)
-        yield from self._happen(early)
-        if empties:
-            recorded = yield from self._emptied(recorded)
         failed = address is None and request.bytes > 0
         if not failed or self.limited:
             yield from self._happens(request, recorded)
@@ -318,55 +285,29 @@ class _Replayer:
         elif failed and block is not None:
             # The record ran out of memory here, and the simulation did not.
             yield from self._happens(Free(request.id))
-        yield from self._happen(each for each in late if each.id in self.allocator.pending)
 
-    def _emptied(self, recorded: Sequence[Operation]) -> Iterator[tuple[Event, Sequence[Operation]]]:
-        """Let the cache be emptied up to the last call that gave memory back; returns the calls after it."""
-        gives_back = [at for at, operation in enumerate(recorded, 1) if operation.action in GIVES_BACK]
-        count = max(gives_back, default=len(recorded))
-        yield from self._happens(EmptyCache(), tuple(recorded[:count]))
-        return recorded[count:]
+    def _gives_back_itself(self, request: Allocate) -> bool:
+        """Whether a request gives memory back as recorded, to be tried again: tried out on a copy."""
+        copy = self.allocator.copy()
+        copy.apply(request)
+        return _same(self.operations, copy.operations)
 
-    def _happen(self, events: Iterable[Event]) -> Iterator[tuple[Event, Sequence[Operation]]]:
-        for event in events:
-            yield from self._happens(event)
+    def _emptied(self, count: int) -> _Happens:
+        """Memory given back outside of a request, for which nothing but an emptied cache is known."""
+        if count:
+            recorded = tuple(self.operations[:count])
+            del self.operations[:count]
+            yield from self._happens(EmptyCache(), recorded)
 
-    def _happens(self, event: Event, recorded: Sequence[Operation] = ()) -> Iterator[tuple[Event, Sequence[Operation]]]:
+    def _happens(self, event: Event, recorded: Sequence[Operation] = ()) -> _Happens:
         """Let an event happen, and compare what it did with the record."""
         yield event, () if self.differences else recorded  # once the two part, recorded addresses tell nothing
         self.level += sum(operation.change_bytes for operation in recorded)
-        if not _same(recorded, self.allocator.operations) or self.level != self.allocator.reserved:
+        calls, simulated = (
+            [(call.action, call.bytes) for call in each] for each in (recorded, self.allocator.operations)
+        )
+        if calls != simulated or self.level != self.allocator.reserved:
             self.differences.append(self.level)
-
-    def _explained(
-        self, request: Allocate, recorded: Sequence[Operation], late: Sequence[FreeCompleted]
-    ) -> tuple[Sequence[FreeCompleted], bool]:
-        """The frees that must have been completed before a request, and whether the cache was emptied before it.
-
-        Tried out on copies, until the simulation gives memory back as recorded.
-        """
-        if not _gives_back(recorded) or not self.limited:
-            return (), _gives_back(recorded)
-
-        def tried(*events: Event) -> list[Operation]:
-            copy = self.allocator.copy()
-            operations: list[Operation] = []
-            for event in events:
-                copy.apply(event)
-                operations += copy.operations
-            return operations
-
-        alone = tried(request)
-        if _same(recorded, alone):
-            return (), False
-        early = [each for each in late if each.id in self.allocator.pending]
-        if early and _same(recorded, tried(*early, request)):
-            return early, False
-        return (), _same(recorded, tried(EmptyCache(), request)) or not _gives_back(alone)
-
-
-def _gives_back(operations: Sequence[Operation]) -> bool:
-    return any(operation.action in GIVES_BACK for operation in operations)
 
 
 def _same(recorded: Sequence[Operation], simulated: Sequence[Operation]) -> bool:
@@ -375,7 +316,7 @@ def _same(recorded: Sequence[Operation], simulated: Sequence[Operation]) -> bool
 
 def snapshot_of(
     segments: Sequence[Mapping[str, Any]], trace: Sequence[Mapping[str, Any]], settings: Mapping[str, Any] | None
-) -> Snapshot:
+) -> DeviceSnapshot:
     """A device's segments and history, with the segments at its beginning reconstructed from those at its end.
 
     How old cached blocks were then is not known.
@@ -390,16 +331,17 @@ def snapshot_of(
     start = _undone(past, entries, 0).state()
     beyond = max((entry.address + entry.bytes for entry in entries), default=0) + SMALL_SEGMENT_BYTES
     beyond = max([beyond, *(segment.address + segment.bytes for segment in start.segments)])
-    return Snapshot(entries, options, start, end, beyond, segments)
+    return DeviceSnapshot(entries, options, start, end, beyond, segments)
 
 
 def _undone(past: _Past, entries: Sequence[TraceEntry], entry: int) -> _Past:
     """Go back from the end until right before an entry."""
     for index in range(len(entries) - 1, entry - 1, -1):
-        problem = past.undo(entries[index])
-        if problem is not None:
+        try:
+            past.undo(entries[index])
+        except KeyError:
             raise ValueError(
-                f"the history and the segments contradict each other at trace entry {index} ({entries[index].action}): "
-                f"{problem}. Was something left out with skip_actions?"
-            )
+                f"the history and the segments contradict each other at trace entry {index} ({entries[index].action}). "
+                "Was something left out with skip_actions?"
+            ) from None
     return past

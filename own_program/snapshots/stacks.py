@@ -31,7 +31,7 @@ _LOSS = re.compile(r"(?<![a-zA-Z])loss|Loss|cross_entropy|log_softmax|nll")
 _MOST_FRAMES = 2000
 
 
-class Place(NamedTuple):
+class CodeLine(NamedTuple):
     """A line of a program, such as ``layers.py:12 forward``."""
 
     file: str
@@ -49,11 +49,11 @@ class Place(NamedTuple):
 class Stack:
     """What is known of a block from its stack."""
 
-    place: Place | None  # the innermost line outside of PyTorch and Python's own library; None without Python frames
-    caller: Place | None  # the program's own line that led there: outside of all modules, the next one further out
+    place: CodeLine | None  # the innermost line outside of PyTorch and Python's own library; None without Python frames
+    caller: CodeLine | None  # the program's own line that led there: outside of all modules, the next one further out
     kind: str  # what it is probably for, one of this module's words
     in_module: bool  # whether a module (``torch.nn.Module``) was being called
-    path: tuple[Place, ...]  # all lines of Python; the same for blocks that were asked for in the same way
+    path: tuple[CodeLine, ...]  # all lines of Python; the same for blocks that were asked for in the same way
 
 
 NOTHING = Stack(None, None, NO_STACK, False, ())
@@ -81,26 +81,26 @@ def read_stack(frames: Sequence[Mapping[str, Any]]) -> Stack:
     return Stack(path[innermost], caller, _kind(path, every, innermost), bool(calls), path)
 
 
-def _place(frame: Mapping[str, Any]) -> Place:
+def _place(frame: Mapping[str, Any]) -> CodeLine:
     file, line, name = frame.get("filename"), frame.get("line"), frame.get("name")
     file = file.replace("\\", "/") if isinstance(file, str) else ""
-    return Place(file, line if isinstance(line, int) else 0, name if isinstance(name, str) else "?")
+    return CodeLine(file, line if isinstance(line, int) else 0, name if isinstance(name, str) else "?")
 
 
-def _is_python(place: Place) -> bool:
+def _is_python(place: CodeLine) -> bool:
     return place.file.endswith(".py") or place.file.startswith(("<ipython", "<stdin"))
 
 
-def _engine(frames: Sequence[Place]) -> bool:
+def _engine(frames: Sequence[CodeLine]) -> bool:
     """Whether autograd's engine is at work: torch/csrc/autograd/engine.cpp."""
     return any("autograd::Engine::" in each.name or "autograd::python::PythonEngine" in each.name for each in frames)
 
 
-def _in_torch(place: Place, *files: str) -> bool:
+def _in_torch(place: CodeLine, *files: str) -> bool:
     return any(f"torch/{file}" in place.file for file in files)
 
 
-def _kind(path: Sequence[Place], every: Sequence[Place], innermost: int) -> str:
+def _kind(path: Sequence[CodeLine], every: Sequence[CodeLine], innermost: int) -> str:
     """The innermost frame that tells decides, but for a backward pass, within which a forward may be run again."""
     for each in path:
         if "/optim" in each.file and not _in_torch(each, "optim/lr_scheduler"):
@@ -128,6 +128,6 @@ def _kind(path: Sequence[Place], every: Sequence[Place], innermost: int) -> str:
     return CHECKPOINT if is_loaded(path) else OTHER
 
 
-def is_loaded(path: Iterable[Place]) -> bool:
+def is_loaded(path: Iterable[CodeLine]) -> bool:
     """Whether ``torch.load`` asked."""
     return any(_in_torch(each, "serialization.py") for each in path)

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 from course_utils.memory.allocator import Allocate, Allocator, AllocatorOptions, EmptyCache, Event, Free
-from own_program.snapshots.history import DeviceHistory
-from own_program.snapshots.replay import Replay, Snapshot
-from own_program.snapshots.steps import Growth
+from own_program.snapshots.device_history import DeviceHistory
+from own_program.snapshots.growth import Growth
+from own_program.snapshots.replay import Replay
 from own_program.waiting import waiting
 
 _SETTINGS = (
@@ -31,7 +30,7 @@ _SECONDS_AN_ENTRY = 6e-5  # of all tries together, on two cores
 
 
 @dataclass(frozen=True)
-class Trial:
+class SimulatedSetting:
     """The same requests once more."""
 
     name: str  # the setting, as ``PYTORCH_ALLOC_CONF`` takes it, or in words
@@ -47,11 +46,11 @@ class WhatIf:
 
     recorded_bytes: int  # the peak of the reserved memory as recorded
     replay: Replay  # the history itself, simulated from the recorded beginning
-    base: Trial  # the recorded settings, tried like the others
-    settings: tuple[Trial, ...]
+    base: SimulatedSetting  # the recorded settings, tried like the others
+    settings: tuple[SimulatedSetting, ...]
     begins_empty: bool  # whether the tries ask anew for what was there before the recording
-    kept: Trial | None  # without empty_cache(), if the program calls it
-    mended: Trial | None  # without what grows from step to step, if anything does
+    kept: SimulatedSetting | None  # without empty_cache(), if the program calls it
+    mended: SimulatedSetting | None  # without what grows from step to step, if anything does
 
     @property
     def error(self) -> float:
@@ -64,24 +63,18 @@ class WhatIf:
         return min(self.recorded_bytes, self.base.reserved_bytes)
 
     @property
-    def trials(self) -> tuple[Trial, ...]:
-        """All tries but that of the recorded settings."""
+    def tries(self) -> tuple[SimulatedSetting, ...]:
+        """All but that of the recorded settings."""
         return (*self.settings, *filter(None, (self.kept, self.mended)))
-
-    @property
-    def best(self) -> Trial | None:
-        """The setting that needs the least."""
-        met = (trial for trial in self.settings if not trial.fails)
-        return min(met, key=lambda trial: trial.reserved_bytes, default=None)
 
     @property
     def none_helps(self) -> bool:
         """Whether a request failed, and does so in each try."""
-        return self.base.fails and all(trial.fails for trial in self.trials)
+        return self.base.fails and all(each.fails for each in self.tries)
 
-    def saving(self, trial: Trial) -> float:
+    def saving(self, tried: SimulatedSetting) -> float:
         """By how much less a try reserves, as a share."""
-        return 1 - trial.reserved_bytes / max(1, self.before_bytes)
+        return 1 - tried.reserved_bytes / max(1, self.before_bytes)
 
     def counts(self, saving: float) -> bool:
         """Whether a saving is clearly more than the error, and worth a change."""
@@ -95,40 +88,34 @@ def what_if(device: DeviceHistory, growth: Growth | None) -> WhatIf:
         device: with a history that can be simulated.
         growth: what grows from step to step, if anything does.
     """
-    requests = _Requests(device.common, device.limit_bytes)
-    replay, own = requests.replay, device.common.options
-    recorded = max([replay.run.peak_reserved_bytes, *replay.differences])
+    tries, own = _Tries(device), device.simulated.options
+    recorded = max([tries.replay.run.peak_reserved_bytes, *tries.replay.differences])
     settings = {text: options for text in _SETTINGS if (options := _on_top(own, text)) != own}
     kept = mended = None
-    expected = _SECONDS_AN_ENTRY * len(device.entries)
-    with waiting("Trying other settings", expected) as advance:
-
-        def tried(*args: Any) -> Trial:
-            trial = requests.tried(*args)
-            advance(expected / (len(settings) + 3))
-            return trial
-
-        base = tried("as recorded")
-        trials = [tried(text, options) for text, options in settings.items()]
+    with waiting("Trying other settings", _SECONDS_AN_ENTRY * len(device.entries)) as advance:
+        tries.advance = lambda: advance(_SECONDS_AN_ENTRY * len(device.entries) / (len(settings) + 3))
+        base = tries.tried("as recorded")
+        tried = tuple(tries.tried(text, options) for text, options in settings.items())
         if device.give_backs["empty_cache"]:
-            others = [event for event in requests.events if not isinstance(event, EmptyCache)]
-            kept = tried("without empty_cache()", None, others)
+            others = [event for event in tries.events if not isinstance(event, EmptyCache)]
+            kept = tries.tried("without empty_cache()", own, others)
         if growth:
-            words = "what is collected, on the CPU" if growth.joined else "what each step leaves, freed at its end"
-            mended = tried(words, None, _mended(requests.events, growth))
-    return WhatIf(recorded, replay, base, tuple(trials), requests.begins_empty, kept, mended)
+            mended = tries.tried("what each step leaves, freed at its end", own, _mended(tries.events, growth))
+    return WhatIf(recorded, tries.replay, base, tried, tries.begins_empty, kept, mended)
 
 
-class _Requests:
-    """The requests of a history, to be tried."""
+class _Tries:
+    """The requests of a history, to be met once more."""
 
-    def __init__(self, snapshot: Snapshot, limit_bytes: int | None) -> None:
-        self.snapshot, self.limit = snapshot, limit_bytes
-        self.replay = snapshot.replay(device_bytes=limit_bytes)
-        if limit_bytes is not None and self.replay.run.out_of_memory is None:  # something else stood in the way
-            self.limit, self.replay = None, snapshot.replay()
-        self.begins_empty = snapshot.start.reserved_bytes > _EARLIER_SHARE * self.replay.run.peak_reserved_bytes
+    def __init__(self, device: DeviceHistory) -> None:
+        self.snapshot, self.limit = device.simulated, device.limit_bytes
+        self.replay = self.snapshot.replay(device_bytes=self.limit)
+        if self.limit is not None and self.replay.run.out_of_memory is None:  # something else stood in the way
+            self.limit, self.replay = None, self.snapshot.replay()
+        before = self.snapshot.start.reserved_bytes
+        self.begins_empty = before > _EARLIER_SHARE * self.replay.run.peak_reserved_bytes
         self.events = list(self._events())
+        self.advance = lambda: None
 
     def _events(self) -> Iterator[Event]:
         """What happened, and before that what was in use at the beginning, where a try begins empty."""
@@ -136,8 +123,6 @@ class _Requests:
             for block in segment.blocks:
                 if block.state != "free":
                     yield Allocate(block.id, block.requested_bytes, segment.stream)
-                    if block.state == "awaiting free":
-                        yield Free(block.id, completes=False)
         asked = (entry.action for entry in self.snapshot.entries if entry.action in ("alloc", "oom"))
         failing = {number for number, action in enumerate(asked, 1) if action == "oom"}  # by their names
         for event in self.replay.run.events:
@@ -147,11 +132,13 @@ class _Requests:
             if fails and isinstance(event, Allocate):
                 yield Free(event.id)  # nobody holds what was not given
 
-    def tried(self, name: str, options: AllocatorOptions | None = None, events: Iterable[Event] | None = None) -> Trial:
+    def tried(
+        self, name: str, options: AllocatorOptions | None = None, events: Iterable[Event] | None = None
+    ) -> SimulatedSetting:
         """Let them happen, under other options or with other events."""
         allocator = Allocator(options or self.snapshot.options, None, self.limit, self.replay.run.begin.ties)
         if not self.begins_empty:
-            allocator.begin(self.snapshot.start, self.snapshot.beyond)
+            self.snapshot.begin(allocator)
         peak, in_use, met = allocator.reserved, allocator.allocated, True
         for event in self.events if events is None else events:  # without the curves that run_events writes down
             level = allocator.reserved
@@ -160,7 +147,8 @@ class _Requests:
             for operation in allocator.operations:
                 level += operation.change_bytes
                 peak = max(peak, level)
-        return Trial(name, peak, in_use, allocator.device_allocs, not met)
+        self.advance()
+        return SimulatedSetting(name, peak, in_use, allocator.device_allocs, not met)
 
 
 def _on_top(own: AllocatorOptions, text: str) -> AllocatorOptions:
@@ -176,5 +164,4 @@ def _mended(events: Iterable[Event], growth: Growth) -> Iterator[Event]:
     for event in events:
         if isinstance(event, Allocate):
             yield from map(Free, growth.ends.get(event.id, ()))
-        if not (isinstance(event, Allocate | Free) and event.id in growth.joined):
-            yield event
+        yield event

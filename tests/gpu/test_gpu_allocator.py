@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from course_utils.memory.allocator import ENVIRONMENT_VARIABLES, AllocatorOptions
-from own_program.snapshots.replay import Replay, Snapshot
+from own_program.snapshots.replay import DeviceSnapshot, Replay
 from tests.replays import load_snapshot, same_end
 
 MIB = 2**20
@@ -59,7 +59,7 @@ print(torch.cuda.memory_reserved(), torch.cuda.memory_allocated(), torch.cuda.ma
 TIES = "oldest" if tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 13) else "lowest"
 
 
-def record(options: str, cap_bytes: int | None, path: Path) -> tuple[Snapshot, list[int]]:
+def record(options: str, cap_bytes: int | None, path: Path) -> tuple[DeviceSnapshot, list[int]]:
     """A snapshot from a fresh process, and what PyTorch itself says of its memory."""
     environment = {name: value for name, value in os.environ.items() if name not in ENVIRONMENT_VARIABLES}
     # The name of before 2.9 is understood by every version.
@@ -77,7 +77,7 @@ def record(options: str, cap_bytes: int | None, path: Path) -> tuple[Snapshot, l
     return load_snapshot(path), [int(number) for number in ran.stdout.split()[-3:]]
 
 
-def replay_of(snapshot: Snapshot, cap_bytes: int | None) -> Replay:
+def replay_of(snapshot: DeviceSnapshot, cap_bytes: int | None) -> Replay:
     total = torch.cuda.get_device_properties(0).total_memory
     # The share that the program passes is rounded, and so is the limit that comes of it.
     cap = None if cap_bytes is None else int(cap_bytes / total * total)

@@ -15,14 +15,11 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import nn
 
 from course_utils.lessons.memory_snapshots.stand_in import memory_history
 from course_utils.memory.allocator import Allocate, Allocator, AllocatorOptions, BlockState, EmptyCache, Event, Free
-from own_program.snapshots.report import DeviceReport, SnapshotError, SnapshotReport, read_snapshot
-from own_program.snapshots.stacks import read_stack
+from own_program.snapshots.snapshot_report import DeviceReport, SnapshotError, SnapshotReport, read_snapshot
 from tests.memory.test_allocator import TRACES
 
 MIB, GIB = 2**20, 2**30
@@ -187,15 +184,6 @@ def test_what_is_reserved_and_not_in_use_is_counted_while_the_most_is_reserved()
     # Begun empty, any try needs less; that says nothing of a setting.
     assert "220 MiB reserved, all of it from before the recording: nothing stands out" in text(report)
     assert "that cache is older than the recording, and how it came about is not in the file" in text(report)
-    assert late.tries.saving(late.tries.best) == 0
-
-
-def test_a_backward_pass_is_told_from_its_frames_and_no_other() -> None:
-    custom = frames(("/me/ops.py", 3, "backward"), ("/x/site-packages/torch/autograd/function.py", 311, "apply"))
-    closure = [*FORWARD, *frames(("/x/site-packages/torch/optim/lbfgs.py", 3, "step"))]
-    assert [read_stack(each).kind for each in (BACKWARD, custom, closure, MOVED, STATE, INPUT, [])] == [
-        *("backward", "backward", "forward", "weights", "optimizer", "other", "no Python stack"),
-    ]
 
 
 # Other settings
@@ -227,26 +215,6 @@ def test_a_setting_that_needs_less_is_advised_with_what_it_saves() -> None:
     assert "Before PyTorch 2.10 the variable is PYTORCH_CUDA_ALLOC_CONF" in advice.because
 
 
-def test_a_segment_or_two_are_no_advice_and_expandable_ones_come_before_what_suits_the_recording() -> None:
-    assert device_of(one_by_one((30, 34))).plan == ()
-    (advice,) = device_of(one_by_one(range(130, 146, 2))).plan  # rounded to 144 MiB they are all the same
-    assert advice.change == "set PYTORCH_ALLOC_CONF=expandable_segments:True"
-
-
-def test_settings_that_are_not_recorded_show_in_the_history() -> None:
-    value = one_by_one([30] * 5, "expandable_segments:True").snapshot()
-    del value["allocator_settings"]
-    report = read_snapshot(value)
-    tries = report.devices[0].tries
-    assert "options: expandable_segments:True" in text(report)
-    # It stays beside the others: rounded to 32 MiB, in pages of 20 MiB.
-    reserved = {trial.name: trial.reserved_bytes for trial in tries.trials}
-    assert (reserved["expandable_segments:False"], reserved["roundup_power2_divisions:4"]) == (30 * MIB, 40 * MIB)
-    value = training(2).snapshot()
-    del value["allocator_settings"]
-    assert "options: defaults (not recorded, assumed)" in text(read_snapshot(value))
-
-
 def test_emptying_the_cache_again_and_again_is_counted_and_tried_without() -> None:
     program = Recorded()
     for number in range(50):
@@ -260,33 +228,14 @@ def test_emptying_the_cache_again_and_again_is_counted_and_tried_without() -> No
     assert "The recording covers only 149 ms." in text(report)
 
 
-def test_emptying_a_cache_that_is_not_used_again_or_once_is_no_advice() -> None:
-    program = Recorded()
-    for number in range(40):
-        program.take(f"kept {number}", 30 * MIB, INPUT)
-        program.empty_cache()  # nothing is cached, so nothing is given back
-    program.take("once", 90 * MIB, INPUT)
-    program.give("once")
-    begun = len(program.entries)
-    program.empty_cache()
-    for number in range(20):
-        program.take(f"more {number}", 30 * MIB, INPUT)
-    for since in (0, begun):
-        device = device_of(program, since)
-        assert device.device.give_backs["empty_cache"] == 1
-        assert device.plan == ()
-
-
-@pytest.mark.parametrize("asks", [0, 1, 10])
-def test_a_history_in_which_next_to_nothing_happened_is_none(asks: int) -> None:
+def test_a_history_in_which_next_to_nothing_happened_is_none() -> None:
     program = training(3)
     begun = len(program.entries)
-    for number in range(asks):
-        program.take(f"more {number}", MIB // 2, INPUT)
+    program.take("more", MIB // 2, INPUT)
     program.give("state")
-    report = read_snapshot(program.snapshot(since=begun))
-    assert (f"its history of {asks * 2 + 2} entries is too short to tell a peak" in text(report)) == (asks < 10)
-    assert ("held up to" in text(report)) == (asks == 10)
+    words = text(read_snapshot(program.snapshot(since=begun)))
+    assert "its history of 4 entries is too short to tell a peak" in words
+    assert "held up to" not in words
 
 
 # Steps that leave something behind
@@ -349,20 +298,6 @@ def test_layers_are_no_steps(asks: list[tuple[str, list[dict[str, Any]]]], frees
     assert not any("torch" in advice.change for advice in device_of(program).plan)
 
 
-def test_what_an_evaluation_now_and_then_leaves_is_found() -> None:
-    def asks(program: Recorded, step: int) -> None:
-        program.take(f"batch {step}", 4 * MIB, INPUT)
-        program.give(f"batch {step}")
-        if step % 4 == 3:
-            program.take("asked", 4 * MIB, frames(train(50)))
-            program.take(f"prediction {step}", 25 * MIB, frames(("/home/me/net.py", 7, "forward"), MODULE, train(51)))
-            program.give("asked")
-
-    growth = device_of(steps(24, asks)).growth
-    assert growth.bytes_a_round == pytest.approx(25 * MIB, rel=0.05)
-    assert (growth.rounds, growth.stack.caller.line) == (4, 51)
-
-
 def test_what_each_step_leaves_is_counted_and_freed_in_a_simulation() -> None:
     device = device_of(training(10, leak=True))
     assert device.growth.bytes_a_round == 20 * MIB
@@ -371,100 +306,48 @@ def test_what_each_step_leaves_is_counted_and_freed_in_a_simulation() -> None:
     assert device.peak_reserved_bytes - device.tries.mended.reserved_bytes >= 6 * 20 * MIB
 
 
-def test_a_leak_is_told_where_it_fits_into_memory_that_is_reserved_anyway() -> None:
-    device = device_of(training(10, leak=True, setup_bytes=500 * MIB))
-    assert device.peak_reserved_bytes < 520 * MIB
-    (advice,) = device.plan
-    assert (advice.lesson, advice.saves) == ("memory_snapshots", None)
-    assert "Each of 8 steps leaves 20.0 MiB" in advice.because
-
-
-@pytest.mark.parametrize("leaks", [False, True])
-def test_a_real_program_on_the_cpu(tmp_path: Path, leaks: bool) -> None:
+def test_a_real_program_on_the_cpu(tmp_path: Path) -> None:
     """Real operations and stacks, with what PyTorch's allocator would have written."""
-    model, kept = nn.Sequential(*(nn.Linear(512, 512) for _ in range(3))), []
+    model, kept = nn.Sequential(*(nn.Linear(64, 64) for _ in range(3))), []
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     with memory_history() as dump:
-        for _ in range(8):
-            inputs = torch.ones(2048, 512) * 2
-            outputs = model(inputs)
+        for _ in range(6):
+            outputs = model(torch.ones(8192, 64) * 2)
             outputs.square().mean().backward()
             optimizer.step()
             optimizer.zero_grad()
-            if leaks:
-                kept.append(outputs.detach() + 1)
+            kept.append(outputs.detach() + 1)
             del outputs
         dump(str(tmp_path / "snapshot.pickle"))
     (device,) = read_snapshot(tmp_path / "snapshot.pickle").devices
-    assert [advice.lesson for advice in device.plan] == ["memory_snapshots"] * leaks
-    assert device.holders[0].stack.kind in ("forward", "no Python stack", "other")
-    if leaks:
-        assert (device.growth.bytes_a_round, device.growth.stack.place.file) == (2048 * 512 * 4, __file__)
+    assert [advice.lesson for advice in device.plan] == ["memory_snapshots"]
+    assert (device.growth.bytes_a_round, device.growth.stack.place.file) == (8192 * 64 * 4, __file__)
 
 
 # Out of memory
 
 
-@pytest.mark.parametrize("kind", ["grows", "begins anew", "stays"])
-def test_results_that_are_joined_on_the_gpu_grow(kind: str) -> None:
-    program = Recorded(device_bytes=1200 * MIB)
-    for step in range(16):
-        joined = {"grows": step, "begins anew": step % 8, "stays": 4}[kind] + 1
-        program.take(f"output {step}", 30 * MIB, OUTPUT)
-        program.take(f"all {step}", joined * 30 * MIB, frames(train(31)))
-        program.give(f"output {step}", *([f"all {step - 1}"] if step else []))
-        if len(program.allocator.live) > 1:
-            break
-    program.take("large", 1190 * MIB, INPUT)
-    plan = device_of(program).plan
-    found = [advice for advice in plan if advice.change == "move to the CPU what train.py:31 main collects"]
-    assert found == list(plan[:1]) * (kind == "grows")
-    if found:
-        assert "larger by about 30.0 MiB each time" in found[0].because
-
-
-@pytest.mark.parametrize("again", [True, False])
-@pytest.mark.parametrize("kind", ["graphs", "outputs", "nothing", "as before"])
-def test_what_batches_keep_after_training_comes_before_settings(kind: str, again: bool) -> None:
-    """Layers that the program calls one by one keep no more than in the steps before."""
+@pytest.mark.parametrize("kind", ["graphs", "outputs", "nothing"])
+def test_what_batches_keep_after_training_comes_before_settings(kind: str) -> None:
     program = Recorded(device_bytes=1500 * MIB)
-    line = train(70) if kind != "as before" else train(20)
     asked = [frames(("/home/me/net.py", 7 + layer, "forward"), MODULE) for layer in range(5)]
-    for step in range(3):
-        made = [f"{step} {batch} {layer}" for batch in range(12 if kind == "as before" else 1) for layer in range(5)]
-        for name in made:
-            program.take(f"in {name}", MIB, frames(train(19)))
-            program.take(name, 20 * MIB, [*asked[int(name[-1])], *frames(train(20))])
-        program.take(f"gradient {step}", MIB, BACKWARD)
-        program.give(f"gradient {step}", *made, *(f"in {name}" for name in made))
-    for batch in range(12):
-        program.take(f"batch {batch}", MIB, frames(train(69)))
+    for _ in range(3):
+        program.take("batch", MIB, INPUT)
         for layer in range(5):
-            program.take(f"val {batch} {layer}", 20 * MIB, [*asked[layer], *frames(line)])
-        kept = {"graphs": 5, "as before": 5, "outputs": 1, "nothing": 0}[kind]
-        program.give(f"batch {batch}", *(f"val {batch} {layer}" for layer in range(5 - kept)))
-    if again:
+            program.take(f"{layer}", 20 * MIB, [*asked[layer], *frames(train(20))])
         program.take("gradient", MIB, BACKWARD)
+        program.give("gradient", "batch", *"01234")
+    for batch in range(12):
+        program.take("batch", MIB, frames(train(69)))
+        for layer in range(5):
+            program.take(f"val {batch} {layer}", 20 * MIB, [*asked[layer], *frames(train(70))])
+        kept = {"graphs": 5, "outputs": 1, "nothing": 0}[kind]
+        program.give("batch", *(f"val {batch} {layer}" for layer in range(5 - kept)))
     program.take("large", 1490 * MIB, INPUT)
     first = device_of(program).plan[:1]
     assert [advice.lesson for advice in first if "no_grad" in advice.change] == ["no_grad"] * (kind == "graphs")
     leaks = [advice.change for advice in first if advice.change.startswith("free what each step keeps")]
     assert leaks == ["free what each step keeps from net.py:11 forward, or move it to the CPU"] * (kind == "outputs")
-
-
-@pytest.mark.parametrize("beside", [True, False])
-def test_a_checkpoint_that_was_loaded_onto_the_gpu_is_told_from_weights_that_are_used(beside: bool) -> None:
-    program = Recorded(device_bytes=1000 * MIB)
-    load = frames((MODULE[0].replace("nn/modules/module", "serialization"), 853, "_load"), train(5))
-    for number in range(4):
-        program.take(f"loaded {number}", 60 * MIB, load)
-        program.take(f"weight {number}", 60 * MIB, MOVED if beside else STATE)
-    program.take("kept", 400 * MIB, FORWARD)
-    program.take("gradient", 200 * MIB, BACKWARD)
-    found = [advice for advice in device_of(program).plan if "map_location='cpu'" in advice.change]
-    assert len(found) == beside
-    if beside:
-        assert "torch.load at train.py:5 main put 240 MiB on the GPU, 27% of what is in use" in found[0].because
 
 
 @pytest.mark.parametrize("trains", [True, False])
@@ -482,38 +365,8 @@ def test_a_request_that_failed_says_what_stood_in_its_way(trains: bool) -> None:
     assert "GPU 0 ran out of memory at a request of 500 MiB: 720 MiB were reserved, and 600 MiB of them in use" in words
     assert "120 MiB were reserved and not in use, in pieces of at most 20.0 MiB; the device had 280 MiB left" in words
     lessons = [advice.lesson for advice in report.devices[0].plan]
-    unsure = ["no_grad", "activation_checkpointing", "memory_snapshots"]  # it may be the first step of a training
-    assert lessons == (["activation_checkpointing", "gradient_accumulation"] if trains else unsure)
-    assert ("if it does not train" in words) == ("if it trains" in words) == (not trains)
-    assert report.devices[0].plan[0].saves == pytest.approx(11 / 12)  # of 720 MiB one block of 60 has to be there
-
-
-def passes(keeps: bool) -> Recorded:
-    """Forward passes alone, which free what they make as they go on, or keep their graphs until the next one's end."""
-    program, live = Recorded(device_bytes=4000 * MIB), []
-    for number in range(12):
-        program.take("batch", MIB, INPUT)
-        for layer in range(6):
-            name, line = f"made {number} {layer}", ("/home/me/net.py", 7 + layer, "forward")
-            program.take(name, (300 + 10 * number) * MIB, frames(line, MODULE, train(20)))
-            if name not in program.allocator.live:
-                return program
-            live.append(name)
-            if not keeps and len(live) > 1:
-                program.give(live.pop(0))
-        program.give("batch", *(live.pop(0) for _ in range(len(live) - 6)))
-    return program
-
-
-def test_forward_passes_that_do_not_train_are_made_smaller_and_not_checkpointed() -> None:
-    device = read_snapshot(passes(keeps=False).snapshot()).devices[0]
-    assert device.device.give_backs["retry"]
-    (advice,) = [advice for advice in device.plan if advice.lesson != "caching_allocator"]
-    assert advice.change.startswith("use a smaller batch or shorter inputs")
-    words = text(read_snapshot(passes(keeps=True).snapshot()))
-    assert "torch.no_grad()" in words
-    assert "of what is in use is from earlier forward passes" in words
-    assert "heckpoint" not in words
+    assert lessons == (["activation_checkpointing", "gradient_accumulation"] if trains else ["memory_snapshots"])
+    assert ("If it does not train" in words) == (not trains)
 
 
 CROSS_ENTROPY = ("/env/lib/python3.11/site-packages/torch/nn/functional.py", 3494, "cross_entropy")
@@ -537,35 +390,29 @@ def test_copies_of_logits_are_named_where_they_fill_the_memory(share: int) -> No
         assert "loss 62%" in text(report)
 
 
-@pytest.mark.parametrize("size", [400, 4000, 24230, 34000, 81000])
+@pytest.mark.parametrize("size", [400, 4000])
 def test_a_device_that_others_fill_is_told(size: int) -> None:
-    """24,230 MiB are what a GPU of 24 GiB leaves to a program that is alone, and 81,000 one of 80 GiB."""
     program = Recorded(device_bytes=size * MIB)
     program.take("weights", (size - 15) * MIB, MOVED)
     program.take("batch", 20 * MIB, INPUT)
     report = read_snapshot(program.snapshot())
     assert ("so others hold the rest (nvidia-smi)" in text(report)) == (size == 400)
-    assert ("If the device has much more than" in text(report)) == (size in (4000, 34000))
+    assert ("If the device has much more than" in text(report)) == (size == 4000)
     assert "met under none of the 5 changes" in text(report)
     fewer_bits = [advice.change.startswith("keep the weights in fewer bits") for advice in report.devices[0].plan]
     assert fewer_bits == [True] * (size != 400)
 
 
-@pytest.mark.parametrize("by_hand", [True, False])
-def test_weights_and_a_cache_that_fill_the_memory_are_told(by_hand: bool) -> None:
+def test_weights_and_a_cache_that_fill_the_memory_are_told() -> None:
     program = Recorded(device_bytes=2000 * MIB)
     program.take("weights", 1200 * MIB, MOVED)
-    line = ("/home/me/net.py", 9, "forward") if by_hand else ("/env/transformers/cache_utils.py", 9, "update")
-    for token in range(10):  # made anew for each, by layer
-        for layer in range(4):
-            program.take(f"keys {token} {layer}", (token + 1) * 20 * MIB, frames(line, MODULE, train(20)))
-            if program.entries[-1]["action"] == "oom":
-                break
-            program.give(*([f"keys {token - 1} {layer}"] if token else []))
+    for layer in range(6):
+        cache = ("/env/transformers/cache_utils.py", 9, "update")
+        program.take(f"keys {layer}", 150 * MIB, frames(cache, MODULE, train(20)))
     weights, cached = sorted(device_of(program).plan, key=lambda advice: advice.saves or 0)
-    assert "1.17 GiB, 61% of what is in use" in weights.because
+    assert "1.17 GiB, 62% of what is in use" in weights.because
     assert (cached.change, cached.known) == ("use a smaller batch or shorter inputs", "at most")
-    assert cached.saves == pytest.approx(780 / 1980)
+    assert cached.saves == pytest.approx(750 / 1950)
 
 
 def test_an_optimizer_that_fills_the_memory_is_sharded() -> None:
@@ -609,46 +456,17 @@ def test_each_device_has_a_card_and_one_names_them() -> None:
         read_snapshot(several(), device=1)
 
 
-def test_a_gpu_that_is_hardly_used_has_no_room_to_give() -> None:
-    value = several()
-    assert "They are loaded unevenly" in repr(read_snapshot(value))
-    stray = Recorded(base=0x500000000000)
-    stray.take("stray", 512)
-    idle = stray.snapshot(device=1)
-    value["segments"] = [each for each in value["segments"] if each["device"]] + idle["segments"]
-    value["device_traces"] = [[{"action": "snapshot"}], idle["device_traces"][1], value["device_traces"][2]]
-    report = read_snapshot(value)
-    assert "unevenly" not in repr(report)
-    assert "This program hardly used GPU 1." in report.card().notes
-    assert "This program did not use GPU 0." in report.cards[-1].notes
-
-
-@pytest.mark.parametrize("said", [True, False])
-def test_a_private_pool_is_counted_and_left_out_of_what_is_simulated(said: bool) -> None:
+def test_a_private_pool_is_counted_and_nothing_is_simulated() -> None:
     common, private = fragmenting(), Recorded(base=0x600000000000)
     private.take("graph", 64 * MIB, FORWARD)
     one, two = common.snapshot(), private.snapshot(pool=(0, 1))
-    more = [entry | ({"pool_id": (0, 1)} if said else {}) for entry in two["device_traces"][0]]
-    both = {"segments": one["segments"] + two["segments"], "device_traces": [more + one["device_traces"][0]]}
+    both = {"segments": one["segments"] + two["segments"]}
+    both |= {"device_traces": [two["device_traces"][0] + one["device_traces"][0]]}
     report, before = read_snapshot(both), read_snapshot(one).devices[0]
     (device,) = report.devices
     assert device.peak_reserved_bytes == before.peak_reserved_bytes + 64 * MIB
-    assert device.tries.recorded_bytes == before.tries.recorded_bytes
-    assert device.tries.replay.agrees
+    assert device.tries is None
     assert "64.0 MiB are in private pools" in text(report)
-    assert "outside private pools" in device.plan[0].of
-
-
-def test_annotations_of_later_versions_change_nothing_and_unknown_entries_are_said() -> None:
-    plain, marked = training(5).snapshot(), training(5).snapshot()
-    trace = marked["device_traces"][0]
-    for at in range(len(trace), 0, -7):
-        address = {"addr": trace[at - 1].get("addr", 0), "size": 0, "stream": 0, "frames": []}
-        trace.insert(at, {"action": "annotate", "user_metadata": "retained"} | address)
-    expected = repr(read_snapshot(plain))
-    assert repr(read_snapshot(marked)) == expected
-    trace.insert(3, {"action": "teleport", "addr": 0})
-    assert "1 entry named teleport" in text(read_snapshot(marked))
 
 
 def test_a_snapshot_without_a_history_shows_who_holds_the_memory() -> None:
@@ -674,9 +492,6 @@ def test_a_history_that_makes_no_sense_is_not_replayed(what: str) -> None:
         del trace[20:30]
         assert "The history cannot be replayed" in text(read_snapshot(value))
     else:
-        trace[4]["frames"] = {"no": "list"}
-        value["allocator_settings"]["roundup_power2_divisions"] = {}
-        assert read_snapshot(value).devices[0].tries.replay.agrees
         value["allocator_settings"]["max_split_size"] = "large"
         with pytest.raises(SnapshotError, match="its history or its settings make no sense"):
             read_snapshot(value)
@@ -698,22 +513,6 @@ def test_a_file_its_bytes_and_json_give_the_same(tmp_path: Path) -> None:
         assert read_snapshot(data).devices[0].plan == ()
 
 
-def test_two_lists_of_segments_are_compared(tmp_path: Path) -> None:
-    paths = [tmp_path / "early.pickle", tmp_path / "late.pt"]
-    paths[0].write_bytes(pickle.dumps(training(2).snapshot()["segments"]))
-    paths[1].write_bytes(saved(training(5, leak=True).snapshot()["segments"]))
-    assert "train.py:25 main" in repr(read_snapshot(*paths))
-
-
-SEGMENT = {
-    "address": 2**21,
-    "total_size": 2**21,
-    "segment_type": "small",
-    "blocks": [{"size": 2**21, "state": "inactive"}],
-}
-BLOCKS = [{"size": 0, "state": "inactive"}] * 2000
-
-
 class Hostile:
     def __reduce__(self):
         return os.mkdir, ("hostile",)
@@ -730,29 +529,23 @@ def saved(value: Any) -> bytes:
     [
         (b"", "is empty: record one with"),
         (pickle.dumps({"segments": [Hostile()]}), r"would load \w+.mkdir, .*: do not load this file"),
-        (pickle.dumps({"segments": []})[:-5], "cut short"),
+        (pickle.dumps({"segments": []})[:-5], "damaged or cut short"),
         (b'{"segments": [1', "damaged or cut short"),
+        (gzip.compress(pickle.dumps({"segments": []}))[:-12], "damaged or cut short"),
         (pickle.dumps([1]), "holds a list and no memory snapshot"),
-        (b"PK\x03\x04rest", "is damaged: it cannot be unpacked"),
-        (gzip.compress(pickle.dumps({"segments": []}))[:-9], "is cut short"),
         (saved({"weight": torch.ones(3)}), "as checkpoints do, and so is no memory snapshot"),
         (b'{"traceEvents": []}', "read it with `course trace`"),
         (b"loss 0.3\n", "neither a pickle nor JSON"),
-        (b"[" * 200_000, "nested far too deep"),
-        (b"\x80\x04}()" + b"\x85" * 300_000 + b"K\x01u.", "tuples of other things than numbers"),  # one in another
-        (b"\x80\x04]r\xff\xff\xff\x7f.", "made to fill the memory"),
-        (b'{"segments": [], "device_traces": [[{"action": "alloc", "size": -1}]]}', "no action or size"),
-        (b'{"segments": [{"address": 0}], "device_traces": []}', "segment 0 has no address"),
+        (b'{"segments": [], "device_traces": [[{"action": "alloc", "size": -1}]]}', "no numbers as PyTorch's"),
+        (b'{"segments": [{"address": 0}], "device_traces": []}', "its segments or entries are not those of PyTorch"),
         (b'{"segments": [], "device_traces": []}', "has no memory of any GPU"),
-        (pickle.dumps({"segments": [SEGMENT] * 2}), "segments overlap"),
-        (pickle.dumps({"segments": [{**SEGMENT, "blocks": BLOCKS}] * 1000}), "2000000 blocks, and at most 1000000"),
     ],
     ids=lambda value: "data" if isinstance(value, bytes) else value,  # bytes differ from process to process
 )
 def test_what_is_wrong_with_a_file_is_said_in_one_sentence(
     data: bytes, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.chdir(tmp_path)  # where a folder would be made
     with pytest.raises(SnapshotError, match=message) as caught:
         read_snapshot(data)
     assert "\n" not in str(caught.value)
@@ -770,21 +563,6 @@ def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
         read_snapshot(tmp_path / "none.pickle")
     with pytest.raises(SnapshotError, match=r"is a folder with 1 snapshot: read .*snapshot\.pickle"):
         read_snapshot(tmp_path)
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.data())
-def test_a_damaged_file_gives_a_sentence_or_a_card(data) -> None:
-    value = training(2).snapshot()
-    kinds = (pickle.dumps(value), saved(value), gzip.compress(pickle.dumps(value)))
-    content = bytearray(data.draw(st.sampled_from(kinds)))
-    for _ in range(data.draw(st.integers(1, 4))):
-        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
-    try:
-        report = read_snapshot(bytes(content))
-    except SnapshotError:
-        return
-    assert repr(report)
 
 
 def test_it_needs_the_standard_library_alone() -> None:

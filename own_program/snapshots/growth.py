@@ -7,16 +7,13 @@ between, is taken for one; without training one that is called from outside of a
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import nlargest
 from itertools import accumulate, chain, islice, pairwise, takewhile
 from statistics import fmean, median
-from typing import Any
 
-from course_utils.memory.allocator import SMALL_REQUEST_BYTES
-from course_utils.memory.cuda_history import Allocation
-from own_program.snapshots.history import DeviceHistory
+from own_program.snapshots.device_history import DeviceHistory
 from own_program.snapshots.stacks import BACKWARD, CACHE, FORWARD, NO_STACK, OPTIMIZER, WEIGHTS, Stack
 
 _LEAST_ROUNDS = 4  # the first may set up what stays, and what the last one keeps may still be freed
@@ -34,17 +31,16 @@ _LEAST_BACKWARD = 0.05  # of all requests: a few without a stack are no backward
 
 @dataclass(frozen=True)
 class Growth:
-    """What each round of a loop leaves behind, never freed in the recording; or adds to a tensor that it makes anew."""
+    """What each round of a loop leaves behind, never freed in the recording."""
 
     stack: Stack  # of what is left behind, of the line that leaves the most
     bytes_a_round: float  # in the median; the mean where most rounds leave nothing
     rounds: int  # without the first
     ends: Mapping[int, Sequence[int]]  # of each request that begins a round, the names of what the one before has left
     graphs: bool = False  # whether that is most of what forward passes made in rounds without a backward pass
-    joined: Collection[int] = ()  # the names of the tensors that are made anew, each larger than the one before
 
 
-class _Requests:
+class _AskedFor:
     """What a history asks for: blocks with their stacks, in the order of the requests."""
 
     def __init__(self, device: DeviceHistory, within: slice = slice(None)) -> None:
@@ -60,11 +56,10 @@ class _Requests:
         self.has_backward = self.trains and any(stack.kind in _BACKWARD for stack in self.stacks)
         self.surely = told and self.has_backward  # else something else may be without a stack
 
-    def rounds(self, surely: bool = False) -> Iterator[list[int]]:
+    def rounds(self) -> Iterator[list[int]]:
         """Where rounds begin, as indices of requests: of each line that may begin one, that with the most first.
 
-        If there are backward passes, each round has one. Rounds into which weights are brought are layers. Those that
-        surely are none begin outside of all modules.
+        If there are backward passes, each round has one. Rounds into which weights are brought are layers.
         """
         tells = [s.kind in _BACKWARD if self.has_backward else s.in_module or s.kind == FORWARD for s in self.stacks]
         passed = list(accumulate(tells, initial=0))  # how many there were before each request
@@ -79,8 +74,8 @@ class _Requests:
         # Of as many rounds those that begin first will do.
         inside = {len(begins): begins for begins in reversed(often) if self._is_inside(begins[0])}.values()
         inner = (begins for begins in inside if self.surely or self._loops_outside(begins))
-        candidates = chain(outside, () if surely else inner)
-        return (each for each in islice(candidates, _MOST_MARKERS) if self._alike(each) and not self._brings(each))
+        candidates = islice(chain(outside, inner), _MOST_MARKERS)
+        return (each for each in candidates if self._alike(each) and not self._brings(each))
 
     def _is_inside(self, index: int) -> bool:
         return self.stacks[index].in_module or self.stacks[index].kind == FORWARD
@@ -112,7 +107,7 @@ def _functions(stack: Stack) -> list[tuple[str, str]]:
 
 def growth_of(device: DeviceHistory) -> Growth | None:
     """What each round leaves behind; None if next to nothing, or where no rounds can be told."""
-    if device.whole is not device.common or not device.has_stacks:
+    if device.simulated is None or not device.has_stacks:
         return None
     least = _LEAST_GROWN * device.allocated_bytes[device.peak]
     return next((growth for growth in _growths(device) if growth.bytes_a_round * growth.rounds >= least), None)
@@ -120,30 +115,28 @@ def growth_of(device: DeviceHistory) -> Growth | None:
 
 def _growths(device: DeviceHistory) -> Iterator[Growth]:
     # A request's name in the simulation is its number among those of the history, the failed ones included.
-    asked = [entry for entry in device.entries if entry["action"] in ("alloc", "oom")]
-    failed = {number: entry for number, entry in enumerate(asked, 1) if entry["action"] == "oom"}
-    names = [number for number in range(1, len(asked) + 1) if number not in failed]
-    requests = _Requests(device)
+    asked = [entry["action"] for entry in device.entries if entry["action"] in ("alloc", "oom")]
+    names = [number for number, action in enumerate(asked, 1) if action == "alloc"]
+    requests = _AskedFor(device)
     if device.was_short:
-        yield from _joined(device, requests, names, failed)
         yield from _without_training(device, requests, names)
     loops, most_kept = list(requests.rounds()), 2.0 if requests.surely else _MOST_KEPT
-    for number, begins in enumerate(loops):
+    parts = [(begins, len(begins)) for begins in loops]
+    parts += [
+        (begins, _QUARTERS) for begins in loops[:1] if len(begins) > 2 * _QUARTERS
+    ]  # not each may leave something
+    for number, (begins, count) in enumerate(parts):
         # Of the loop that is most of it any end will do; a rarer one that ended long ago only filled something.
         longest = max(end - start for start, end in pairwise(begins))
-        if number == 0 or len(requests.stacks) - begins[-1] <= 2 * longest:
-            growth = _left(requests, names, begins, len(begins), most_kept)
+        if begins is loops[0] or len(requests.stacks) - begins[-1] <= 2 * longest:
+            growth = _left(requests, names, begins, count, most_kept)
             # An optimizer's state comes late where more of a model is trained from some step on.
             if growth is not None and (number == 0 or growth.stack.kind != OPTIMIZER):
                 yield growth
-    for begins in loops[:1]:  # not every step may leave something
-        growth = _left(requests, names, begins, _QUARTERS, most_kept) if len(begins) > 2 * _QUARTERS else None
-        if growth is not None and growth.stack.kind != OPTIMIZER:
-            yield growth
 
 
 def _left(
-    requests: _Requests, names: Sequence[int], begins: Sequence[int], parts: int, most_kept: float
+    requests: _AskedFor, names: Sequence[int], begins: Sequence[int], parts: int, most_kept: float
 ) -> Growth | None:
     """What rounds leave behind, at lines that do so in each of so many parts of the rounds."""
     blocks, stacks, lines = requests.blocks, requests.stacks, requests.lines
@@ -168,7 +161,7 @@ def _left(
     return Growth(most, median(sizes) or fmean(sizes), len(rounds), ends, graphs)
 
 
-def _without_training(device: DeviceHistory, requests: _Requests, names: Sequence[int]) -> Iterator[Growth]:
+def _without_training(device: DeviceHistory, requests: _AskedFor, names: Sequence[int]) -> Iterator[Growth]:
     """What rounds without a backward pass leave behind, as in an evaluation: more than was held before.
 
     A forward pass that is still to be followed by a backward pass holds no more blocks of a line than those before.
@@ -177,7 +170,7 @@ def _without_training(device: DeviceHistory, requests: _Requests, names: Sequenc
     gaps = pairwise([*of_training, len(requests.stacks)]) if requests.has_backward else ()
     for start, end in nlargest(_MOST_GAPS, gaps, key=lambda gap: gap[1] - gap[0]):
         within, since = slice(start + 1, end), requests.blocks[start].born
-        inside = _Requests(device, within)
+        inside = _AskedFor(device, within)
         grown = (_left(inside, names[within], begins, len(begins), 2.0) for begins in inside.rounds())
         growth = next(filter(None, grown), None)
         if growth is None:
@@ -190,41 +183,6 @@ def _without_training(device: DeviceHistory, requests: _Requests, names: Sequenc
             yield growth
 
 
-def _joined(
-    device: DeviceHistory, requests: _Requests, names: Sequence[int], failed: Mapping[int, Mapping[str, Any]]
-) -> Iterator[Growth]:
-    """Tensors that a line outside of all modules makes anew and larger each time, as torch.cat of all results does."""
-    of_line: dict[int, list[int]] = {}
-    for index, stack in enumerate(requests.stacks):
-        if stack.path and not stack.in_module and stack.kind not in (*_BACKWARD, CACHE, FORWARD, OPTIMIZER, WEIGHTS):
-            of_line.setdefault(requests.lines[index], []).append(index)
-    for made in of_line.values():
-        blocks = [requests.blocks[index] for index in made]
-        first = last = len(blocks) - 1
-        while first and _follows(blocks[first], blocks[first - 1]):
-            first -= 1
-        size, more = blocks[last].size_bytes, blocks[last].size_bytes - blocks[first].size_bytes
-        largest = max((block.size_bytes for block in blocks[:first]), default=0)
-        if last - first >= _LEAST_ROUNDS and 2 * more > size > largest:  # else it was as large, and was freed
-            stack = requests.stacks[made[0]]
-            also = (name for name, e in failed.items() if device.read(e.get("frames") or ()).path == stack.path)
-            without = {*(names[index] for index in made), *also}
-            yield Growth(stack, more / (last - first), last - first, {}, joined=without)
-
-
-def _follows(block: Allocation, before: Allocation) -> bool:
-    """Whether a block may be made from the one before: that was still there, and no larger but for what is rounded."""
-    is_there = before.died is None or before.died > block.born
-    return is_there and before.size_bytes <= block.size_bytes + SMALL_REQUEST_BYTES
-
-
 def trains(device: DeviceHistory) -> bool:
     """Whether a backward pass or an optimizer is in the recording."""
-    return _Requests(device).trains
-
-
-def last_round(device: DeviceHistory, moment: int) -> int | None:
-    """When the round that a moment lies in began; None where no rounds can be told."""
-    requests = _Requests(device)
-    born = [requests.blocks[i].born for i in next(requests.rounds(surely=True), [])]
-    return max((each for each in born if each <= moment), default=None)
+    return _AskedFor(device).trains

@@ -18,8 +18,8 @@ from course_utils.measure.devices import Device
 from course_utils.results import paired
 from course_utils.show.progress import progress
 from own_program.diagnosis.phases import wrapped
-from own_program.diagnosis.state import Found, Snapshot
-from own_program.diagnosis.trials import Trial, Work
+from own_program.diagnosis.state import Found, SavedState
+from own_program.diagnosis.step_changes import StepChange, Work
 
 # Steps that are compared, and of a long step.
 PARITY_STEPS, OF_LONG = 3, 2
@@ -33,29 +33,25 @@ _SHORT_S, _MOST_TIMINGS = 0.05, 5
 
 
 @dataclass(frozen=True)
-class Steps:
+class StepOutcome:
     """What a few steps gave, all from the same state."""
 
-    losses: tuple[float, ...]  # what the backward passes began with, or steps returned; empty: no single numbers
-    moves: tuple[torch.Tensor, ...]  # how far the weights went, for each parameter; empty where there are losses
-    distance: float  # all together
+    losses: tuple[float, ...]  # what the backward passes began with; of several numbers the mean
+    distance: float  # how far the weights went, all together
     step_s: float  # seconds of a step, of those after the first the shortest
     first_s: float
 
-    def difference(self, other: Steps, far_as_well: bool = True) -> float:
-        """How far the other is from this one, relative to it, in losses or in the weights' way; 0 for the same bits.
+    def difference(self, other: StepOutcome, far_as_well: bool = True) -> float:
+        """How far the other's losses are from these, relative to them; 0 for the same bits.
 
-        Where there are losses, the weights must have gone ``far_as_well``.
+        Infinite where the weights must have gone ``far_as_well``, and have not.
         """
-        if self.losses:
-            if len(other.losses) != len(self.losses):
-                return math.inf
-            pairs = zip(self.losses, other.losses, strict=True)
-            worst = max(abs(a - b) / max(abs(a), 1e-12) if a != b else 0.0 for a, b in pairs)
-            far = abs(other.distance - self.distance) > _MOVES_ALIKE * self.distance + _NO_WAY
-            return math.inf if (far and far_as_well) or math.isnan(worst) else worst
-        between = _norm([a - b for a, b in zip(self.moves, other.moves, strict=True)])
-        return between / self.distance if between else 0.0
+        if len(other.losses) != len(self.losses):
+            return math.inf
+        pairs = zip(self.losses, other.losses, strict=True)
+        worst = max(abs(a - b) / max(abs(a), 1e-12) if a != b else 0.0 for a, b in pairs)
+        far = abs(other.distance - self.distance) > _MOVES_ALIKE * self.distance + _NO_WAY
+        return math.inf if (far and far_as_well) or math.isnan(worst) else worst
 
 
 @dataclass
@@ -65,17 +61,16 @@ class Bench:
     work: Work
     found: Found
     device: Device
-    state: Snapshot
+    state: SavedState
     count: int = PARITY_STEPS  # of the steps that are compared
-    adopted: tuple[Trial, ...] = ()  # these changes are part of the step from now on
 
     def __post_init__(self) -> None:
         self._on = contextlib.ExitStack()
 
-    def arrange(self, changes: Sequence[Trial] = ()) -> None:
+    def arrange(self, changes: Sequence[StepChange] = ()) -> None:
         """Put the state back as it was, and changes in force."""
         self.close()
-        for change in (*self.adopted, *changes):
+        for change in changes:
             if (context := change.on(self.work)) is not None:
                 self._on.enter_context(context)
 
@@ -92,35 +87,25 @@ class Bench:
         self.device.synchronize()
         return time.perf_counter() - start
 
-    def steps(self, changes: Sequence[Trial] = ()) -> Steps:
+    def steps(self, changes: Sequence[StepChange] = ()) -> StepOutcome:
         """A few steps with some changes in force."""
         self.arrange(changes)
         parameters = self.found.parameters
         before = [p.detach().clone() for p in parameters]
-        losses: list[float | None] = []
         roots: list[torch.Tensor] = []
 
         def noted(backward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
             begins = tree_leaves((args[:1], kwargs.get("tensors")))
-            roots.extend(t.detach().clone() for t in begins if isinstance(t, torch.Tensor) and t.numel() == 1)
+            roots.extend(t.detach().mean() for t in begins if isinstance(t, torch.Tensor))
             return backward(*args, **kwargs)
 
-        seconds: list[float] = []
         with wrapped(torch.autograd, "backward", noted):
-            for _ in range(self.count):
-                roots.clear()
-                start = time.perf_counter()
-                returned = self.work.call()
-                self.device.synchronize()
-                seconds.append(time.perf_counter() - start)
-                # What a step returns may be an accuracy, or nothing.
-                losses += [float(root) for root in roots] or [loss_of(returned)]
+            seconds = [self.timed() for _ in range(self.count)]
         moves = [p.detach() - old for p, old in zip(parameters, before, strict=True)]
+        distance = math.hypot(*(float(torch.linalg.vector_norm(move, dtype=torch.float64)) for move in moves))
         while sum(seconds) < _ENOUGH_S and len(seconds) < _MOST_STEPS:
             seconds.append(self.timed())
-        known = all(loss is not None for loss in losses)
-        compared = (tuple(losses), ()) if known else ((), tuple(moves))
-        return Steps(*compared, _norm(moves), min(seconds[1:]), seconds[0])
+        return StepOutcome(tuple(map(float, roots)), distance, min(seconds[1:]), seconds[0])
 
 
 @dataclass
@@ -131,7 +116,7 @@ class StepRounds:
     """
 
     bench: Bench
-    trials: Sequence[Trial]
+    several: Sequence[StepChange]
     title: str
     budget_s: float
     most_s: float  # what they may take where that completes the rounds that a verdict needs
@@ -142,7 +127,7 @@ class StepRounds:
 
     def judged(self) -> Mapping[str, paired.Judgement]:
         """Run the rounds; name of a change to what they say of it. Empty where they were too few."""
-        changes = {"": (), **{trial.name: (trial,) for trial in self.trials}, "again": ()}
+        changes = {"": (), **{change.name: (change,) for change in self.several}, "again": ()}
         self.seconds = {name: [] for name in changes}
         known: dict[str, paired.Judgement] = {}
         with Watch() as watch, progress(self.title, self.budget_s) as bar:
@@ -158,7 +143,7 @@ class StepRounds:
             self._judge(changes, known, confidence)
         return known
 
-    def _run(self, changes: dict[str, tuple[Trial, ...]], known: dict[str, paired.Judgement], bar: Any) -> None:
+    def _run(self, changes: dict[str, tuple[StepChange, ...]], known: dict[str, paired.Judgement], bar: Any) -> None:
         started, done = time.perf_counter(), 0
         self.bench.arrange()
         times = timings(self.bench.timed())
@@ -191,19 +176,3 @@ class StepRounds:
 def timings(step_s: float) -> int:
     """How many timings of a step there are in a round, of which the shortest counts."""
     return max(1, min(_MOST_TIMINGS, math.ceil(_SHORT_S / step_s)))
-
-
-def loss_of(returned: Any) -> float | None:
-    """The loss among what a step returns: the value named so, or the first single number."""
-    if isinstance(returned, Mapping) and "loss" in returned:
-        returned = returned["loss"]
-    for leaf in tree_leaves(returned):
-        if isinstance(leaf, torch.Tensor) and leaf.numel() == 1:
-            return float(leaf.detach())
-        if isinstance(leaf, int | float) and not isinstance(leaf, bool):
-            return float(leaf)
-    return None
-
-
-def _norm(tensors: Sequence[torch.Tensor]) -> float:
-    return math.hypot(*(float(torch.linalg.vector_norm(tensor, dtype=torch.float64)) for tensor in tensors))

@@ -14,18 +14,16 @@ from course_utils.show.cards import Bar, Card, Row, Shown, Toned, amount_axis
 from course_utils.show.formats import format_bytes, format_percent, format_seconds, listed
 from course_utils.show.page import dressed
 from course_utils.show.tables import Column, Grid
-from own_program.snapshots.files import SnapshotError, SnapshotFile, read_file
-from own_program.snapshots.history import DeviceHistory, Holder, OutOfMemory, frames_of
-from own_program.snapshots.plan import plan_of
-from own_program.snapshots.stacks import NO_STACK, Place, read_stack
-from own_program.snapshots.steps import Growth, growth_of
+from own_program.snapshots.device_history import DeviceHistory, FailedRequest, Holder, frames_of
+from own_program.snapshots.growth import Growth, growth_of
+from own_program.snapshots.memory_advice import plan_of
+from own_program.snapshots.snapshot_file import SnapshotError, SnapshotFile, read_file
+from own_program.snapshots.stacks import NO_STACK, CodeLine, read_stack
 from own_program.snapshots.what_if import WhatIf, what_if
 
 __all__ = ["DeviceReport", "SnapshotError", "SnapshotReport", "read_snapshot"]
 
 _MOST_ROWS = 7
-_UNEVEN = 2.0  # times as much on one GPU as on another
-_HARDLY = 0.01  # of what the fullest GPU holds
 _MOST_PLACES = 25
 _FILE_LETTERS, _NAME_LETTERS = 20, 26
 _SHORT_S = 1.0
@@ -80,7 +78,7 @@ class DeviceReport(Shown):
             rows,
             amount_axis([row.bar.high for row in rows], format_bytes),
             heads=("probably for", "at the peak" if self.device.entries else "held"),
-            table=self._trials(),
+            table=self._what_if_table(),
             plan=self.plan,
             warning=self._warning(),
             notes=(*self._notes(), *self.remarks),
@@ -126,21 +124,23 @@ class DeviceReport(Shown):
             held, label = sum(holder.bytes for holder in rest), f"{len(rest)} other place{'s' * (len(rest) > 1)}"
             yield Row(label, "", format_bytes(held), bar=Bar(0.0, float(held)))
 
-    def _trials(self) -> Grid | None:
+    def _what_if_table(self) -> Grid | None:
         tries = self.tries
         if tries is None or tries.none_helps:
             return None
-        calls = max(tries.replay.run.device_allocs, default=0)
-        rows = [("as recorded", tries.recorded_bytes, "", calls, tries.base.fails)]
-        base = replace(tries.base, name=f"as recorded, {'begun empty' if tries.begins_empty else 'tried'}")
-        for trial in (*([base] if tries.error >= _LEAST_SHARE else []), *tries.trials):
-            change = _change(-tries.saving(trial))
-            rows.append((trial.name, trial.reserved_bytes, change, trial.device_allocs, trial.fails))
+        recorded = replace(tries.base, reserved_bytes=tries.recorded_bytes)
+        recorded = replace(recorded, device_allocs=max(tries.replay.run.device_allocs, default=0))
+        several = [recorded, *tries.tries]
+        if tries.error >= _LEAST_SHARE:  # shown beside, so that a reader sees how far tries are off
+            name = f"as recorded, {'begun empty' if tries.begins_empty else 'tried'}"
+            several.insert(1, replace(tries.base, name=name))
+        peaks = ["runs out" if each.fails else format_bytes(each.reserved_bytes) for each in several]
+        changes = ["" if each.fails else _change(-tries.saving(each)) for each in several]
         columns = (
-            Column("the same requests", tuple(name for name, *_ in rows), numeric=False),
-            Column("reserved peak", tuple("runs out" if row[-1] else format_bytes(row[1]) for row in rows)),
-            Column("change", tuple("" if row[-1] else row[2] for row in rows)),
-            Column("device calls", tuple(str(row[3]) for row in rows)),
+            Column("the same requests", tuple(each.name for each in several), numeric=False),
+            Column("reserved peak", tuple(peaks)),
+            Column("change", ("", *changes[1:])),
+            Column("device calls", tuple(str(each.device_allocs) for each in several)),
         )
         own = tries.replay.run.begin.options.text
         return Grid(f"What if, simulated{f', each beside {own}' if own else ''}. {self._error()}", columns)
@@ -164,7 +164,7 @@ class DeviceReport(Shown):
         if device.failure:
             yield _failure_words(device.failure, self.peak_reserved_bytes)
         if self.tries and self.tries.none_helps:
-            yield f"The request is met under none of the {len(self.tries.trials)} changes that were simulated."
+            yield f"The request is met under none of the {len(self.tries.tries)} changes that were simulated."
         kinds = device.kinds(device.peak)
         held = sum(kinds.values())
         if device.has_stacks and held:
@@ -182,7 +182,7 @@ class DeviceReport(Shown):
         if device.private_bytes:
             yield (
                 f"{format_bytes(device.private_bytes)} are in private pools (a CUDA graph, torch.cuda.MemPool), which "
-                "share nothing with the rest: counted here, and left out of what is simulated."
+                "share nothing with the rest: counted here, and nothing is simulated."
             )
 
     def _provenance(self) -> str:
@@ -190,11 +190,11 @@ class DeviceReport(Shown):
         if device.entries:
             words.append(_entries(len(device.entries)))
             words += [f"over {format_seconds(device.seconds)}"] if device.seconds else []
-            if device.common and device.common.start.segments:
+            if device.simulated and device.simulated.start.segments:
                 words.append("the recording begins after the program")
-        if device.common:
+        if device.simulated:
             assumed = "" if device.settings else " (not recorded, assumed)"
-            words.append(f"options: {device.common.options.text or 'defaults'}{assumed}")
+            words.append(f"options: {device.simulated.options.text or 'defaults'}{assumed}")
         return ", ".join(words)
 
 
@@ -202,7 +202,7 @@ def _entries(count: int) -> str:
     return "1 entry" if count == 1 else f"{count} entries"
 
 
-def _short(place: Place) -> str:
+def _short(place: CodeLine) -> str:
     """A place for the first column of a card, which is narrow."""
     file, _, rest = repr(place).partition(":")
     shown = file if len(file) <= _FILE_LETTERS else f"{file[:9]}…{file[10 - _FILE_LETTERS :]}"
@@ -214,7 +214,7 @@ def _change(share: float) -> str:
     return "0" if abs(share) < 5e-4 else f"{'+' if share > 0 else '−'}{format_percent(abs(share))}"
 
 
-def _failure_words(failure: OutOfMemory, most_reserved: int) -> str:
+def _failure_words(failure: FailedRequest, most_reserved: int) -> str:
     free, unused = failure.device_free_bytes, failure.reserved_bytes - failure.allocated_bytes
     words = f"{format_bytes(unused)} were reserved and not in use"
     if failure.largest_free_bytes:
@@ -223,11 +223,9 @@ def _failure_words(failure: OutOfMemory, most_reserved: int) -> str:
         words += f"; the device had {format_bytes(free)} left"
         if failure.limited:
             words += ", which is enough: the process was limited"
-        elif not failure.others_hold(most_reserved) and not failure.alone:
-            most = format_bytes(free + failure.reserved_bytes)
-            words += (
-                f". If the device has much more than {most}, others hold the rest (nvidia-smi); no snapshot says it"
-            )
+        elif not failure.others_hold(most_reserved):
+            words += f". If the device has much more than {format_bytes(free + failure.reserved_bytes)}, others hold "
+            words += "the rest (nvidia-smi); no snapshot says it"
     where = f" at {failure.stack.place}" if failure.stack.place else ""
     return f"The request that failed{where} asked for {format_bytes(failure.requested_bytes)}: {words}."
 
@@ -260,16 +258,7 @@ class SnapshotReport(Shown):
             Column("most in tensors", tuple(format_bytes(report.peak_allocated_bytes) for report in self.devices)),
             Column("most reserved", tuple(format_bytes(report.peak_reserved_bytes) for report in self.devices)),
         )
-        return Card(words, table=Grid("", columns), notes=tuple(self._notes()), title=self.name)
-
-    def _notes(self) -> Iterator[str]:
-        most = max(report.peak_allocated_bytes for report in self.devices)
-        used = [report for report in self.devices if report.peak_allocated_bytes >= _HARDLY * most]
-        reserved = [report.peak_reserved_bytes for report in used]
-        if hardly := [f"GPU {report.device.device}" for report in self.devices if report not in used]:
-            yield f"This program hardly used {listed(hardly)}."
-        if max(reserved) > _UNEVEN * min(reserved):
-            yield "They are loaded unevenly: the fullest limits the batch of all, and the others have room."
+        return Card(words, table=Grid("", columns), title=self.name)
 
     @property
     def cards(self) -> tuple[Card, ...]:
@@ -340,7 +329,7 @@ def _read(file: SnapshotFile, number: int) -> DeviceReport:
     try:
         device = DeviceHistory(file, number)
         growth = growth_of(device) if device.entries else None
-        tries = what_if(device, growth) if device.common and device.entries else None
+        tries = what_if(device, growth) if device.simulated and device.entries else None
         report = DeviceReport(file.name, device, growth if tries else None, tries, tuple(_remarks(file)))
         report.card()  # finds what else makes no sense
         return report
@@ -352,8 +341,6 @@ def _remarks(file: SnapshotFile) -> Iterator[str]:
     if file.unknown:
         named = [f"{_entries(count)} named {action[:40]}" for action, count in file.unknown.items()]
         yield f"Left out, as this reader does not know it: {listed(named[:3])}."
-    if file.unused:
-        yield f"This program did not use GPU {listed(map(str, file.unused))}."
 
 
 def _grown(earlier: SnapshotFile, later: SnapshotFile, device: int | None) -> Card:

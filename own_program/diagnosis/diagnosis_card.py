@@ -12,7 +12,7 @@ from course_utils.results.paired import Interval, Verdict
 from course_utils.results.result import JUST_NOW
 from course_utils.show.advice import Advice
 from course_utils.show.cards import Axis, Bar, Card, Row, Shown, Toned
-from course_utils.show.formats import format_noise, format_percent, format_seconds, format_times, listed
+from course_utils.show.formats import format_noise, format_percent, format_seconds, listed
 from own_program.diagnosis.phases import PHASES
 from own_program.diagnosis.state import Found
 
@@ -20,7 +20,6 @@ _MOST_ADVICE = 5
 _SMALL = 0.005
 # Where a change that is too close to tell may well save so much, nobody can say that nothing stands out.
 _MAY_SAVE = 1.1
-PROMISING = 0.98
 NOT_COMPILED = "torch.compile was not tried"
 # Verdicts of changes that were not timed.
 CHANGES_RESULTS, IMPOSSIBLE, NO_TIME = "CHANGES THE RESULTS", "IMPOSSIBLE", "NO TIME"
@@ -43,22 +42,10 @@ class Tried:
     difference: float | None = None  # of its losses from the step's own, relative to them
     ratio: float | None = None  # its time over that of the step as it is, in rounds
     interval: Interval | None = None  # 99%, of that ratio
-    first: float | None = None  # that ratio in a few steps, before the rounds
-    on_top_of: Tried | None = None  # what was in force while it was timed, and is not in its ratio
 
     def may_save(self) -> bool:
         """Whether it is too close to tell, and may well save something."""
         return self.verdict == Verdict.UNCLEAR and self.interval.low * _MAY_SAVE < 1
-
-    def left(self) -> tuple[float, float, float]:
-        """What it leaves of a step, with all that it is on top of: the ratio, and the ends of its interval."""
-        ratio, low, high = self.on_top_of.left() if self.on_top_of else (1.0, 1.0, 1.0)
-        return self.ratio * ratio, self.interval.low * low, self.interval.high * high
-
-    def saves(self) -> tuple[float, float, float]:
-        """The share of the step as it was that it saves by itself, and the ends of its interval."""
-        ratio, low, high = self.on_top_of.left() if self.on_top_of else (1.0, 1.0, 1.0)
-        return (1 - self.ratio) * ratio, (1 - self.interval.high) * low, (1 - self.interval.low) * high
 
 
 @dataclass(repr=False)
@@ -79,21 +66,22 @@ class Diagnosis(Shown):
     busy: str = ""
     noise: float | None = None
     interrupted: bool = False
-    needed_s: float | None = None  # a longer budget, where this one left something untimed
 
     def card(self) -> Card:
         """What a step takes, what to change, and where its time goes."""
         plan = sorted(self.plan, key=lambda advice: -(advice.saves or 0.0))
         noise = f"intervals: 99%, {format_noise(self.noise)}" if self.noise is not None else ""
         stopped = "Stopped early: this is what was known so far." if self.interrupted else ""
-        short = f"{self.budget_s:g} s were too short to tell what all changes do: pass budget_s={self.needed_s or 0:g}."
+        short = ""
+        if any(tried.verdict == NO_TIME for tried in self.tried):
+            short = f"{self.budget_s:g} s were too short to tell what all changes do: {self._longer()}."
         return Card(
             self._sentence(),
             tuple(self._rows()),
             Axis(0.0, 1.0, ((0.0, "0"), (1.0, format_seconds(self.step_s)))),
             ("", "of a step"),
             plan=tuple(plan[:_MOST_ADVICE]),
-            warning=" ".join(filter(None, (stopped, short if self.needed_s else "", self.busy))),
+            warning=" ".join(filter(None, (stopped, short, self.busy))),
             notes=tuple(self._notes()),
             provenance=" · ".join(filter(None, (self.environment.caption, noise))),
             head=JUST_NOW,
@@ -119,18 +107,17 @@ class Diagnosis(Shown):
             said += [": that saves ", Toned(saves), " of it."] if saves else ["."]
         return said if self.plan else [*said, self._no_plan()]
 
+    def _longer(self) -> str:
+        return f"pass budget_s={math.ceil(2 * self.budget_s)}"
+
     def _no_plan(self) -> str:
         most = max(self.phases, key=self.phases.__getitem__, default="")
         largest = f" The largest part is {most} ({format_percent(self.phases[most])})." if most else ""
         unknown = f"What could make it shorter is not known yet.{largest}"
-        late = [tried for tried in self.tried if tried.verdict == NO_TIME]
         if self.interrupted:
             return f"{unknown} Let diagnose() run to its end."
-        if late:
-            first = min(late, key=lambda tried: tried.first or math.inf)
-            if (first.first or 1.0) < PROMISING:
-                unknown = f"In a few steps it was {format_times(first.first)} with this: {first.name}.{largest}"
-            return f"{unknown} Pass {f'budget_s={self.needed_s:g}' if self.needed_s else 'a larger budget_s'}."
+        if any(tried.verdict == NO_TIME for tried in self.tried):
+            return f"{unknown} {self._longer().capitalize()}."
         if unclear := [tried.name for tried in self.tried if tried.may_save()]:
             quiet = "Close other programs, or p" if self.busy else "P"
             return f"Too close to tell, of what was tried: {listed(unclear)}.{largest} {quiet}ass a larger budget_s."

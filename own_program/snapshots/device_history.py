@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,17 +11,11 @@ from typing import Any, NamedTuple
 
 from course_utils.memory.allocator import GIVES_BACK, AllocatorState, round_size, segment_size
 from course_utils.memory.cuda_history import Allocation, History, read_history
-from own_program.snapshots.files import SEGMENT_ACTIONS, SnapshotFile, pool_of
-from own_program.snapshots.replay import Snapshot, snapshot_of
+from own_program.snapshots.replay import DeviceSnapshot, snapshot_of
+from own_program.snapshots.snapshot_file import SEGMENT_ACTIONS, SnapshotFile, pool_of
 from own_program.snapshots.stacks import EARLIER, NOTHING, Stack, read_stack
 
 _LEAST_DEVICE_BYTES = 3 * 2**29
-# GPUs that there are, in GiB: the least that PyTorch counts of one with so much memory, and what its name says.
-_SIZES = (
-    *((5.8, 6), (7.6, 8), (9.7, 10), (10.7, 11), (11.6, 12), (14.5, 16), (19.5, 20), (22, 24), (31.3, 32)),
-    *((39.3, 40), (44.3, 48), (63.3, 64), (79, 80), (93, 96), (139.5, 141), (178, 180), (191.5, 192), (287.5, 288)),
-)
-_CONTEXT = 1.2  # GiB that CUDA takes for itself at most
 _BEFORE = Stack(None, None, EARLIER, False, ())
 _FEWEST = 10  # entries that say something of a program that ran before them
 
@@ -36,8 +29,8 @@ class Holder(NamedTuple):
 
 
 @dataclass(frozen=True)
-class OutOfMemory:
-    """A request that failed, and what stood in its way."""
+class FailedRequest:
+    """A request for which there was not enough memory, and what stood in its way."""
 
     requested_bytes: int
     device_free_bytes: int | None  # what the device still had, other programs' memory taken off; None: not recorded
@@ -60,12 +53,6 @@ class OutOfMemory:
             return False
         return self.reserved_bytes + self.device_free_bytes < max(most_reserved, _LEAST_DEVICE_BYTES)
 
-    @property
-    def alone(self) -> bool:
-        """Whether what this program could have is all that some GPU has, but for CUDA's own."""
-        could_have = (self.reserved_bytes + (self.device_free_bytes or 0)) / 2**30
-        return any(low - _CONTEXT <= could_have <= high + 0.05 for low, high in _SIZES)
-
 
 class DeviceHistory:
     """One device of a snapshot."""
@@ -83,19 +70,13 @@ class DeviceHistory:
             self.settings = {"expandable_segments": True}  # older versions do not say so
         private = [segment for segment in self.segments if pool_of(segment, "segment_pool_id")]
         self.private_bytes = sum(segment["total_size"] for segment in private)
-        self.whole: Snapshot | None = None  # private pools included
-        self.common: Snapshot | None = None  # without them, which is what can be simulated; the same if there are none
+        self.whole: DeviceSnapshot | None = None
+        self.simulated: DeviceSnapshot | None = None  # the same, if it can be simulated: without private pools
         self.problem = ""  # why there is none: the history contradicts the segments
         self._stacks: dict[int, Stack] = {}
         try:
             self.whole = snapshot_of(self.segments, self.entries, self.settings)
-            inside = _in_private_pools(self.entries, private)
-            if not any(inside) and not private:
-                self.common = self.whole
-            else:
-                rest = [segment for segment in self.segments if not pool_of(segment, "segment_pool_id")]
-                others = [entry for entry, own in zip(self.entries, inside, strict=True) if not own]
-                self.common = snapshot_of(rest, others, self.settings)
+            self.simulated = None if private or any(pool_of(each, "pool_id") for each in self.entries) else self.whole
         except ValueError as error:
             self.problem = str(error)
         self.history = self._history()
@@ -206,7 +187,7 @@ class DeviceHistory:
         return counts
 
     @cached_property
-    def failure(self) -> OutOfMemory | None:
+    def failure(self) -> FailedRequest | None:
         """The first request that failed."""
         at = next((at for at, entry in enumerate(self.entries) if entry["action"] == "oom"), None)
         if at is None:
@@ -220,7 +201,7 @@ class DeviceHistory:
         left = entry.get("device_free")
         left = left if isinstance(left, int) else None
         reserved, allocated = self.history.reserved_bytes[moment], self.allocated_bytes[moment]
-        return OutOfMemory(entry["size"], left, reserved, allocated, largest, self.read(entry.get("frames") or ()))
+        return FailedRequest(entry["size"], left, reserved, allocated, largest, self.read(entry.get("frames") or ()))
 
     @property
     def was_short(self) -> bool:
@@ -231,7 +212,7 @@ class DeviceHistory:
     def limit_bytes(self) -> int | None:
         """What the device could give, if a request failed and what was left is recorded."""
         failure = self.failure
-        if failure is None or failure.device_free_bytes is None or self.private_bytes:
+        if failure is None or failure.device_free_bytes is None:
             return None
         return failure.reserved_bytes + failure.device_free_bytes
 
@@ -256,22 +237,3 @@ def _listed(state: AllocatorState) -> list[dict[str, Any]]:
         }
         for segment in state.segments
     ]
-
-
-def _in_private_pools(entries: Sequence[Mapping[str, Any]], private: Sequence[Mapping[str, Any]]) -> list[bool]:
-    """Of each entry whether it belongs to a private pool: it says so, or lies in such a segment.
-
-    Before the segment was taken, something else may have lain there.
-    """
-    taken = {entry.get("addr"): at for at, entry in enumerate(entries) if entry["action"] == "segment_alloc"}
-    spans = sorted(
-        (segment["address"], segment["address"] + segment["total_size"], taken.get(segment["address"], 0))
-        for segment in private
-    )
-    starts = [start for start, *_ in spans]
-    inside = []
-    for at, entry in enumerate(entries):
-        place = bisect_right(starts, entry.get("addr", 0)) - 1
-        lies = place >= 0 and entry.get("addr", 0) < spans[place][1] and at >= spans[place][2]
-        inside.append(bool(pool_of(entry, "pool_id")) or (lies and entry["action"] != "oom"))
-    return inside

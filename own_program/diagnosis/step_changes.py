@@ -1,7 +1,7 @@
 """Changes that are tried on a training step: each can be taken back, and none is a matter of taste.
 
 Before and after each, all of the step's state is put back (``state.py``), with torch's switches, attributes of modules
-and of optimizers: a trial has to undo only what no snapshot holds, and gives a context for that.
+and of optimizers: a change has to undo only what no snapshot holds, and gives a context for that.
 """
 
 from __future__ import annotations
@@ -47,40 +47,40 @@ class Work:
 
 
 @dataclass(frozen=True)
-class Trial:
-    """One change."""
+class StepChange:
+    """One change to a step."""
 
     name: str  # in a list
     change: str  # as an order
     because: str  # what was seen that speaks for it
     lesson: str
-    # Puts it in force, until its context ends. None: it cannot be tried.
-    on: Callable[[Work], AbstractContextManager[Any] | None] | None
+    on: Callable[[Work], AbstractContextManager[Any] | None]  # puts it in force, until its context ends
     instead_of: str = ""  # the same text for those of which one excludes the others
     far_as_well: bool = True  # the weights must go as far as without it
     at_most: tuple[str, ...] = ()  # the phases that it shortens, if it is named without having been tried
 
 
-def trials(found: Found, seen: Seen, named: list[Trial], work: Work) -> Iterator[Trial]:
+def changes_for(found: Found, seen: Seen, named: list[StepChange], work: Work) -> Iterator[StepChange]:
     """Yield what may help this step, the likeliest first; ``named`` is what was seen in its contents."""
     devices = {p.device.type for p in found.parameters}
     if seen.anomaly:
         because = "Autograd's anomaly mode is on: it keeps a stack of each operation and looks for NaN in gradients."
-        yield Trial("anomaly mode off", "switch anomaly mode off", because, "your_own_program", _no_anomaly)
+        yield StepChange("anomaly mode off", "switch anomaly mode off", because, "your_own_program", _no_anomaly)
     if hooks := _hooks(found):
         names = listed(sorted({getattr(hook, "__qualname__", type(hook).__qualname__) for hook in hooks}))
         change = f"take the hooks off the modules: {names}"
         because = f"{len(hooks)} hook{'s' * (len(hooks) > 1)} of your own run{'s' * (len(hooks) == 1)} in each step."
-        yield Trial("hooks off", change, because, "your_own_program", lambda work: _no_hooks(found))
-    yield from (trial for trial in named if trial.on is not None)
+        yield StepChange("hooks off", change, because, "your_own_program", lambda work: _no_hooks(found))
+    yield from named
     if seen.deterministic:
         name, because = "deterministic algorithms off", "torch.use_deterministic_algorithms is on."
         change = "switch deterministic algorithms off, where runs need not give the same bits"
-        yield Trial(name, change, because, "reproducible_runs", lambda work: torch.use_deterministic_algorithms(False))
+        on = partial(lambda mode, work: torch.use_deterministic_algorithms(mode), False)
+        yield StepChange(name, change, because, "reproducible_runs", on)
     if useless := _without_optimizer(found):
         change = f"run {useless} under torch.no_grad(), or freeze what is trained nowhere"
         because = f"No optimizer that this step names updates {useless}, and its parameters ask for gradients."
-        yield Trial(f"freezing {useless}", change, because, "no_grad", lambda work: _freeze(found))
+        yield StepChange(f"freezing {useless}", change, because, "no_grad", lambda work: _freeze(found))
     if not is_compiled(found) and can_compile(devices):
         yield _compile(found)
     for optimizer in found.optimizers.values():
@@ -88,7 +88,7 @@ def trials(found: Found, seen: Seen, named: list[Trial], work: Work) -> Iterator
     if _images(found) and not _is_channels_last(found):
         change = "put the model and its images into channels_last"
         because = "Its convolutions work on tensors whose channels come first."
-        yield Trial("channels_last", change, because, "mixed_precision", lambda work: _channels_last(found))
+        yield StepChange("channels_last", change, because, "mixed_precision", lambda work: _channels_last(found))
     if devices == {"cpu"}:
         yield from _threads()
     if devices == {"cuda"}:
@@ -106,8 +106,7 @@ def can_compile(devices: set[str]) -> bool:
 
 def _no_anomaly(work: Work) -> AbstractContextManager[None]:
     torch.set_anomaly_enabled(False)
-    # The step may switch it on itself.
-    return wrapped(torch, "set_anomaly_enabled", lambda *_: None)
+    return wrapped(torch, "set_anomaly_enabled", lambda *_: None)  # the step may switch it on itself
 
 
 _KINDS_OF_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -130,7 +129,7 @@ def _no_hooks(found: Found) -> None:
             setattr(module, kind, type(hooks)((key, hook) for key, hook in hooks.items() if not _is_own(hook)))
 
 
-def _fused(optimizer: Optimizer) -> Iterator[Trial]:
+def _fused(optimizer: Optimizer) -> Iterator[StepChange]:
     from torch.utils._foreach_utils import _get_fused_kernels_supported_devices
 
     name, groups, places = type(optimizer).__name__, optimizer.param_groups, _get_fused_kernels_supported_devices()
@@ -142,7 +141,7 @@ def _fused(optimizer: Optimizer) -> Iterator[Trial]:
         how = "one by one" if one_by_one else "by several kernels each"
         because = f"{name} updates {len(parameters)} tensors, {how}."
         change = f"pass fused=True to {name}"
-        yield Trial(f"fused {name}", change, because, "torch_compile", lambda work: _fuse(optimizer))
+        yield StepChange(f"fused {name}", change, because, "torch_compile", lambda work: _fuse(optimizer))
 
 
 def _fuse(optimizer: Optimizer) -> None:
@@ -154,7 +153,7 @@ def _fuse(optimizer: Optimizer) -> None:
             state["step"] = state["step"].to(p.device)
 
 
-def _compile(found: Found) -> Trial:
+def _compile(found: Found) -> StepChange:
     names = listed(found.models)
     compiled: dict[str, Any] = {}
 
@@ -185,12 +184,12 @@ def _compile(found: Found) -> Trial:
                 model._compiled_call_impl = None
 
     because = f"{names} runs operation by operation."
-    return Trial(COMPILE, f"compile {names}: torch.compile", because, "torch_compile", on)
+    return StepChange(COMPILE, f"compile {names}: torch.compile", because, "torch_compile", on)
 
 
 @contextlib.contextmanager
 def _quiet_compiler() -> Iterator[None]:
-    """Without the compiler's warnings: nobody can mend what it says of a trial. Other loggers speak on."""
+    """Without the compiler's warnings: nobody can mend what it says here. Other loggers speak on."""
     with contextlib.ExitStack() as stack:
         for part in ("_dynamo", "_functorch", "_inductor"):
             logger = logging.getLogger(f"torch.{part}")
@@ -244,39 +243,31 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _threads() -> Iterator[Trial]:
+def _threads() -> Iterator[StepChange]:
     now, most = torch.get_num_threads(), cores()
     for count in sorted({1, max(1, most // 2), most} - {now}):
         change, name = f"call torch.set_num_threads({count})", f"{count} thread{'s' * (count > 1)}"
         because = f"It runs in {now} thread{'s' * (now > 1)} on {most} core{'s' * (most > 1)}."
         on = partial(lambda count, work: torch.set_num_threads(count), count)
-        yield Trial(name, change, because, "measuring", on, "threads")
+        yield StepChange(name, change, because, "measuring", on, "threads")
 
 
-def _on_cuda(found: Found, work: Work) -> Iterator[Trial]:
+def _on_cuda(found: Found, work: Work) -> Iterator[StepChange]:
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
     is_new = torch.version.hip is None and torch.cuda.get_device_capability() >= (8, 0)
     if is_new and not matmul.allow_tf32 and any(p.dtype == torch.float32 for p in found.parameters):
         change = 'call torch.set_float32_matmul_precision("high")'
         because = "Matrix products in float32 do not use TF32."
-        yield Trial("TF32", change, because, "mixed_precision", lambda work: setattr(matmul, "allow_tf32", True))
+        yield StepChange("TF32", change, because, "mixed_precision", lambda work: setattr(matmul, "allow_tf32", True))
     if _images(found) and not cudnn.benchmark and not cudnn.deterministic:
         change = "set torch.backends.cudnn.benchmark = True, where sizes stay the same"
         because, on = "cuDNN chooses its convolutions by rule.", lambda work: setattr(cudnn, "benchmark", True)
-        yield Trial("cudnn.benchmark", change, because, "reproducible_runs", on)
+        yield StepChange("cudnn.benchmark", change, because, "reproducible_runs", on)
     if any(isinstance(leaf, torch.Tensor) and leaf.is_cpu and not leaf.is_pinned() for leaf in tree_leaves(work.args)):
         change, because = "pass pin_memory=True to the loader", "Batches are copied to the GPU from pageable memory."
-        yield Trial("pinned batches", change, because, "pinned_memory", _pinned)
+        yield StepChange("pinned batches", change, because, "pinned_memory", _pinned)
 
 
 def _pinned(work: Work) -> AbstractContextManager[None]:
     pin = tree_map_only(torch.Tensor, lambda tensor: tensor.pin_memory() if tensor.is_cpu else tensor, work.args)
     return mock.patch.object(work, "args", pin)
-
-
-def of_each_kind(several: list[Trial]) -> list[Trial]:
-    """Without those that an earlier one excludes."""
-    kept: dict[str, Trial] = {}
-    for trial in several:
-        kept.setdefault(trial.instead_of or trial.name, trial)
-    return list(kept.values())

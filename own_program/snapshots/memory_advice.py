@@ -1,0 +1,182 @@
+"""What to change, given what a snapshot shows. Where nothing stands out, nothing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from course_utils.memory.allocator import DEFAULT_LARGE_SEGMENT_BYTES, option_pairs
+from course_utils.memory.cuda_history import Allocation
+from course_utils.show.advice import Advice
+from course_utils.show.formats import format_bytes, format_percent, format_seconds
+from own_program.snapshots.device_history import DeviceHistory
+from own_program.snapshots.growth import Growth, trains
+from own_program.snapshots.stacks import CACHE, CHECKPOINT, FORWARD, LOSS, OPTIMIZER, WEIGHTS
+from own_program.snapshots.what_if import LEAST_SAVING, SimulatedSetting, WhatIf
+
+_LARGE = 0.4  # of the peak, from which on it is the thing to change
+_OPTIMIZER_LARGE = _LOGITS_LARGE = 0.3
+_CACHE_LARGE = 0.1
+_ALIKE = 0.02  # how far sizes of logits and of their copies may differ, as where the last token has no target
+_KEPT_BLOCKS = 8  # fewer may be the results that a pass needs at once
+_CALLS, _CALLS_A_SECOND = 10, 100
+_PREFERRED = "expandable_segments:True"  # it suits other sizes as well; the others suit those of the recording
+LEAST_BYTES = 2 * DEFAULT_LARGE_SEGMENT_BYTES
+# 2.9 knows the new name, and ignores it for some options: https://github.com/pytorch/pytorch/issues/183387
+_OLDER_NAME = "Before PyTorch 2.10 the variable is PYTORCH_CUDA_ALLOC_CONF."
+_IN_USE = "the peak in use"
+_ENTROPY = re.compile(r"cross_entropy|log_softmax|nll_loss|CrossEntropy|CausalLM")
+
+
+def plan_of(device: DeviceHistory, tries: WhatIf | None, growth: Growth | None) -> tuple[Advice, ...]:
+    """The entries of a plan: what grows, which fills any memory in the end, and then the most first.
+
+    Advice on what tensors hold is given only where memory was short, but for logits: where a request failed, or cached
+    memory had to be given back for one.
+    """
+    if tries is None:
+        return ()
+    first = _growth(tries, growth)
+    entries = [_setting(tries), _empty_cache(device, tries), _logits(device)]
+    if device.was_short:
+        if not (first and growth.stack.kind == FORWARD and not tries.mended.fails):  # else it holds what grows
+            entries += _activations(device) if trains(device) else _passes(device)
+        entries.append(_optimizer(device))
+    ranked = sorted(filter(None, entries), key=lambda entry: -(entry.saves or 0.0))
+    return tuple(filter(None, (first, *ranked)))
+
+
+def _setting(tries: WhatIf) -> Advice | None:
+    met = sorted((each for each in tries.settings if not each.fails), key=lambda each: each.reserved_bytes)
+    if not met:
+        return None
+    best = next((each for each in met if each.name == _PREFERRED and _worth(tries, each)), met[0])
+    own = option_pairs(tries.replay.run.begin.options.text)
+    beside = [f"{name}:{word}" for name, word in own if name != best.name.partition(":")[0]]
+    change = f"set PYTORCH_ALLOC_CONF={','.join([*beside, best.name])}"
+    if tries.base.fails:
+        because = "The request that failed is met then, in a simulation of the same requests with as much memory."
+        advice = Advice(change, f"{because} {_OLDER_NAME}", "caching_allocator")
+        return advice if tries.error < LEAST_SAVING else None
+    if not _worth(tries, best):
+        return None
+    needs, before = format_bytes(best.reserved_bytes), format_bytes(tries.before_bytes)
+    because = f"The same requests need {needs} instead of {before}, in a simulation. {_OLDER_NAME}"
+    return Advice(change, because, "caching_allocator", tries.saving(best), "simulated", "the reserved peak")
+
+
+def _worth(tries: WhatIf, tried: SimulatedSetting) -> bool:
+    """Whether a setting saves what counts, and more than how the last segments happen to be filled."""
+    return tries.counts(tries.saving(tried)) and tries.before_bytes - tried.reserved_bytes >= LEAST_BYTES
+
+
+def _growth(tries: WhatIf, growth: Growth | None) -> Advice | None:
+    mended = tries.mended
+    if growth is None or mended is None or (mended.fails and not tries.base.fails):
+        return None
+    place, each = growth.stack.place, format_bytes(growth.bytes_a_round)
+    saves, of, peak = tries.saving(mended), "the reserved peak", mended.reserved_bytes
+    if not tries.counts(saves):  # else it fits into what is reserved anyway
+        saves, of, peak = 1 - mended.in_use_bytes / max(1, tries.base.in_use_bytes), _IN_USE, mended.in_use_bytes
+    because = f"Each of {growth.rounds} steps leaves {each} that no later one frees, most of it from {place}."
+    change, lesson = f"free what each step keeps from {place}, or move it to the CPU", "memory_snapshots"
+    if growth.graphs:
+        because = f"Each of {growth.rounds} batches without a backward pass leaves {each}, most of it from {place}."
+        change, lesson = "use torch.no_grad() for what does not train, or free what each batch keeps", "no_grad"
+    if mended.fails:
+        return Advice(change, because, lesson)
+    met = "the request that failed is met, and " if tries.base.fails else ""
+    because = f"{because} Freed at each step's end in a simulation, {met}{of} is {format_bytes(peak)}."
+    return Advice(change, because, lesson, saves if saves >= 0.005 else None, "about", of)
+
+
+def _empty_cache(device: DeviceHistory, tries: WhatIf) -> Advice | None:
+    kept, base, calls = tries.kept, tries.base, device.give_backs["empty_cache"]
+    often = calls >= _CALLS and base.device_allocs > _CALLS_A_SECOND * device.seconds > 0
+    if kept is None or not often or kept.reserved_bytes > base.reserved_bytes:
+        return None
+    saves = 1 - kept.device_allocs / base.device_allocs
+    if saves < LEAST_SAVING:
+        return None
+    because = (
+        f"It is called {calls} times in {format_seconds(device.seconds)}. Without it, calls that take memory from the "
+        f"device are {kept.device_allocs} instead of {base.device_allocs}, and the peak is no higher."
+    )
+    change, of = "leave out torch.cuda.empty_cache()", "the calls that take memory from the device"
+    return Advice(change, because, "caching_allocator", saves, "simulated", of)
+
+
+def _logits(device: DeviceHistory) -> Advice | None:
+    """Copies of the logits, if they fill much of the peak: all as large as the largest block of a loss function."""
+    blocks = [(block.size_bytes, device.stack_of(block)) for block in device.live(device.peak)]
+    failed = [(device.failure.requested_bytes, device.failure.stack)] if device.failure else []
+    size = max((each for each, stack in (*blocks, *failed) if stack.kind == LOSS), default=0)
+    copies, more = ([each for each in some if abs(each[0] - size) <= _ALIKE * size] for some in (blocks, failed))
+    held, total = (sum(each for each, _ in some) for some in (copies or more, blocks))
+    entropy = any(_ENTROPY.search(place.name) for _, stack in (*copies, *more) for place in stack.path)
+    half = any(abs(2 * each - size) <= _ALIKE * size for each, _ in blocks)
+    if held < max(_LOGITS_LARGE * total, LEAST_BYTES) or not (entropy or half):
+        return None
+    such = "a float32 copy of the logits and its log-softmax" if entropy else "float32 copies of the model's output"
+    change, lesson = "compute the loss in pieces, or use a fused loss", "memory_snapshots"
+    if not copies:
+        because = f"The request that failed, of {format_bytes(size)}, is for what the loss works on, such as {such}."
+        return Advice(change, because, lesson, size / (total + size), of="what was asked for")
+    because = (
+        f"{format_bytes(held)}, {format_percent(held / max(1, total))} of what is in use at the peak, lie in "
+        f"{len(copies)} tensor{'s' * (len(copies) > 1)} of {format_bytes(size)} that the loss works on, such as {such}."
+        f"{' The request that failed is for one more.' if more else ''}"
+    )
+    return Advice(change, because, lesson, held / total, of=_IN_USE)
+
+
+def _held_by_forward(device: DeviceHistory) -> tuple[list[Allocation], int, float]:
+    """Blocks of forward passes at the peak, what they hold, and which share of what is in use that is."""
+    blocks = [block for block in device.live(device.peak) if device.stack_of(block).kind == FORWARD]
+    held = sum(block.size_bytes for block in blocks)
+    return blocks, held, held / max(1, device.allocated_bytes[device.peak])
+
+
+def _activations(device: DeviceHistory) -> Iterator[Advice]:
+    """What forward passes keep for a backward pass, where it was too much."""
+    blocks, held, share = _held_by_forward(device)
+    if share >= _LARGE and len(blocks) >= _KEPT_BLOCKS:
+        words = f"{len(blocks)} blocks of forward passes hold {format_bytes(held)}, {format_percent(share)}"
+        because = f"At the peak {words} of what is in use; a checkpointed module's are freed, and computed again."
+        most = share * (1 - max(block.size_bytes for block in blocks) / held)  # the largest has to be there again
+        change = "checkpoint the activations of the largest modules"
+        yield Advice(change, because, "activation_checkpointing", most, of=_IN_USE)
+        because = "Most of these tensors shrink with the batch, and a step's gradients stay the same."
+        yield Advice("use a smaller micro-batch, and accumulate its gradients", because, "gradient_accumulation")
+
+
+def _passes(device: DeviceHistory) -> Iterator[Advice]:
+    """What forward passes hold in a recording without a backward pass and an optimizer, where it was too much."""
+    _, held, share = _held_by_forward(device)
+    kinds, total = device.kinds(device.peak), max(1, device.allocated_bytes[device.peak])
+    weights, cached = kinds[WEIGHTS] + kinds[CHECKPOINT], kinds[CACHE] / total
+    others = device.failure and device.failure.others_hold(max(device.history.reserved_bytes))
+    if 2 * weights > total and not others:
+        because = f"The weights hold {format_bytes(weights)}, {format_percent(weights / total)} of what is in use."
+        change = "keep the weights in fewer bits, or spread them over several GPUs"
+        yield Advice(change, because, "loading_large_models")
+    if share >= _LARGE:
+        because = (
+            f"Forward passes hold {format_bytes(held)}, {format_percent(share)} of what is in use at the peak; no "
+            "backward pass and no optimizer are in the recording. If it does not train, run it under torch.no_grad()."
+        )
+        change = "use a smaller batch or shorter inputs, or let the largest lines work in pieces"
+        yield Advice(change, because, "memory_snapshots")
+    elif cached >= _CACHE_LARGE:
+        because = f"The KV cache holds {format_percent(cached)} of what is in use at the peak."
+        yield Advice("use a smaller batch or shorter inputs", because, "batch_size", cached, of=_IN_USE)
+
+
+def _optimizer(device: DeviceHistory) -> Advice | None:
+    kinds = device.kinds(device.peak)
+    share = kinds[OPTIMIZER] / max(1, sum(kinds.values()))
+    if share < _OPTIMIZER_LARGE:
+        return None
+    held = f"{format_bytes(kinds[OPTIMIZER])}, {format_percent(share)}"
+    because = f"At the peak the optimizer holds {held} of what is in use."
+    return Advice("shard the optimizer's state over the GPUs with FSDP", because, "fsdp", share, of=_IN_USE)

@@ -33,7 +33,7 @@ def compared(ratio: float, noise: float = 0.002, rounds: int = 30, seed: int = 0
 
 
 def record(
-    machine: str, lesson: str = "alpha", size: str = "smoke", code: str = "code", **results: Any
+    machine: str, lesson: str = "alpha", size: str = "smoke", code: str = "code", **results: Comparison
 ) -> LessonRecord:
     """A record with the results given by name."""
     here = dataclasses.replace(CPU, machine=machine, size=size)

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from course_utils.lesson_order import file_name, slugs
 from course_utils.show.page import custom_css
-from tools.environment import KERNEL_START, SetupError, open_jupyterlab, prepare, trust, variables, write_settings
+from tools.jupyter_settings import KERNEL_START, open_jupyterlab, trust, write_settings
+from tools.virtual_environment import SetupError, prepare, variables
 from tools.wheel import build
 from tools.workspace import copy_pages, refresh
 

@@ -23,7 +23,7 @@ from authoring.execution import KERNELSPEC
 from course_utils.lesson_order import file_name
 from course_utils.results.lessons import find_lesson, notebooks_root
 from course_utils.show.page import custom_css
-from tests.jupyterlab import ARGUMENTS, START_S, TOKEN, Notebook, free_port, running
+from tests.lab_in_browser import ARGUMENTS, START_S, TOKEN, Notebook, free_port, running
 from tools.jupyter_settings import KERNEL_START, SAVES_NO_WIDGET, jupyter_variables, trust, write_settings
 from tools.workspace import copy_pages
 

@@ -153,29 +153,30 @@ def _torch_is_installed(root: Path) -> bool:
 
 def _install(root: Path, torch_index: str | None, stamp: dict) -> None:
     """Install all of it; only torch comes from ``torch_index``, everything else from the ordinary index."""
+    uv = _uv(root)
+
+    def install(words: str, *arguments: str) -> None:
+        """By uv, which takes a fourth of the time, or else by pip, which says what is wrong."""
+        print(f"Installing {words} ...", flush=True)
+        if uv:
+            command = [uv, "pip", "install", "--python", venv_python(root), *arguments]
+            if subprocess.run(command, cwd=root, env=_variables_for_uv(root)).returncode == 0:
+                return
+            print("That did not work with uv; pip tries it.", flush=True)
+        if _pip(root, "install", *arguments):
+            raise SetupError(
+                "pip says above what is wrong: mend it (free disk space, a connection, TORCH_INDEX_URL if you set it), "
+                "then run the same command again. What was downloaded is kept."
+            )
+
     if torch_index:
         if torch_index != stamp.get("torch_index") and _torch_is_installed(root):
             # An installed build of the pinned version would be good enough, and stay.
             _pip(root, "uninstall", "-y", "torch")
         pinned = re.search(r"^torch\s*==\S+", (root / "requirements.txt").read_text(encoding="utf-8"), re.M)[0]
-        _install_packages(root, f"torch from {torch_index}", "--index-url", torch_index, pinned)
-    _install_packages(root, "the packages of the course", "-r", "requirements.txt", "-c", "constraints.txt")
-    _install_packages(root, "the course itself", "-e", ".", "--no-deps", "--no-build-isolation")
-
-
-def _install_packages(root: Path, words: str, *arguments: str) -> None:
-    """Install by uv, which takes a fourth of the time, or else by pip, which says what is wrong."""
-    print(f"Installing {words} ...", flush=True)
-    if uv := _uv(root):
-        command = [uv, "pip", "install", "--python", venv_python(root), *arguments]
-        if subprocess.run(command, cwd=root, env=_variables_for_uv(root)).returncode == 0:
-            return
-        print("That did not work with uv; pip tries it.", flush=True)
-    if _pip(root, "install", *arguments):
-        raise SetupError(
-            "pip says above what is wrong: mend it (free disk space, a connection, TORCH_INDEX_URL if you set it), "
-            "then run the same command again. What was downloaded is kept."
-        )
+        install(f"torch from {torch_index}", "--index-url", torch_index, pinned)
+    install("the packages of the course", "-r", "requirements.txt", "-c", "constraints.txt")
+    install("the course itself", "-e", ".", "--no-deps", "--no-build-isolation")
 
 
 def _uv(root: Path) -> str | None:

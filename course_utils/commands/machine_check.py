@@ -24,7 +24,7 @@ from course_utils.results import lessons, store
 from course_utils.results.environment import Environment
 from course_utils.results.files import clone_root, variables_for_children
 from course_utils.results.lessons import Lesson
-from course_utils.show.formats import format_bytes, listed
+from course_utils.show.formats import listed
 
 _PROBE = """
 import json, torch
@@ -63,7 +63,8 @@ class MachineCheck:
 
     def in_words(self, width: int) -> str:
         """All of it as text, in lines of at most so many characters."""
-        lines = [*self._machine(width), "", "Lessons"]
+        lines = [repr(self.environment.numbers), ""] if self.environment else []
+        lines += ["Lessons"]
         indent = max(map(len, self.lessons), default=0) + 4
         for name, (asked, how) in self.lessons.items():
             lines += _wrapped(f"  {name}", asked or how, indent, width)
@@ -74,26 +75,6 @@ class MachineCheck:
             about = ". ".join(filter(None, (facility.details, facility.advice)))
             lines += _wrapped(f"  {facility.state:<7}  {facility.name}", about, indent, width)
         return "\n".join([*lines, "", self._conclusion()])
-
-    def _machine(self, width: int) -> Iterator[str]:
-        here = self.environment
-        if here is None:
-            return
-        gpu = "none" if here.device_kind == "cpu" else here.device_name
-        if here.gpu_memory_bytes:
-            gpu += f", {format_bytes(here.gpu_memory_bytes)}"
-        cores = f"{here.cpu_cores} core{'s' * (here.cpu_cores != 1)}"
-        other = "full" if here.size == "smoke" else "smoke"
-        named = {
-            "CPU": f"{here.cpu_model}, {cores}, {format_bytes(here.memory_bytes)}",
-            "GPU": gpu,
-            "software": f"torch {here.torch}, Python {here.python}, {here.os}",
-            "name": here.machine,
-            "sizes": f"{here.size}; COURSE_SIZE={other} chooses the other ones",
-        }
-        yield f"This machine: {here.title}"
-        for name, value in named.items():
-            yield from _wrapped(f"  {name}", value, 12, width)
 
     def _conclusion(self) -> str:
         if self.broken:
@@ -113,7 +94,7 @@ def look() -> MachineCheck:
     """Look at this machine."""
     probe, torch = _ask_torch()
     here = Environment.from_record(probe["environment"]) if probe else None
-    facilities = (torch, _packages(), _notebooks(), _gpu(probe), _compiler(), _headers())
+    facilities = (torch, _packages(), _notebooks(), _gpu(probe), _compiler())
     return MachineCheck(here, facilities, dict(_lessons(here)))
 
 
@@ -178,8 +159,13 @@ def _nvidia_driver() -> str:
 
 
 def _compiler() -> Facility:
-    if path := compiler():
+    path, header = compiler(), Path(sysconfig.get_path("include")) / "Python.h"
+    if path and header.exists():
         return Facility("C++ compiler", "ok", path)
+    if path:
+        package = f"python{sys.version_info.major}.{sys.version_info.minor}-dev"
+        advice = f"torch.compile needs Python's headers, too. Install them: `sudo apt install {package}`."
+        return Facility("C++ compiler", "missing", f"{path} finds no {header}", advice)
     chosen = os.environ.get("CXX")
     install = {
         "darwin": "Run `xcode-select --install`.",
@@ -187,15 +173,6 @@ def _compiler() -> Facility:
     }.get(sys.platform, "Install it: `sudo apt install g++`, or `sudo dnf install gcc-c++`.")
     advice = f"torch.compile needs one. {install} Or set CXX to another that is there."
     return Facility("C++ compiler", "missing", f"no {chosen}, which CXX names" if chosen else "", advice)
-
-
-def _headers() -> Facility:
-    header = Path(sysconfig.get_path("include")) / "Python.h"
-    if header.exists():
-        return Facility("Python headers", "ok", str(header.parent))
-    package = f"python{sys.version_info.major}.{sys.version_info.minor}-dev"
-    advice = f"torch.compile needs them. Install them: `sudo apt install {package}`."
-    return Facility("Python headers", "missing", "", advice)
 
 
 def _lessons(here: Environment | None) -> Iterator[tuple[str, tuple[str, str]]]:

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import datetime
 import json
+import logging
 import math
 import os
 import re
@@ -54,11 +55,8 @@ class RecordingError(CommandError):
 
 def satisfied(here: Environment) -> set[str]:
     """The needs that a machine meets: keys of :data:`course_utils.results.lessons.NEEDS`."""
-    met = {
-        "cuda": here.device_kind == "cuda",
-        "two-gpus": here.device_kind == "cuda" and here.gpu_count >= 2,
-        "compiler": compiler() is not None,
-    }
+    gpus = here.gpu_count if here.device_kind == "cuda" else 0
+    met = {"cuda": gpus >= 1, "two-gpus": gpus >= 2, "compiler": compiler() is not None}
     return {need for need, there in met.items() if there}
 
 
@@ -233,8 +231,6 @@ def _run_notebook(path: Path, staging: Path, size: str, timeout_s: float, on_cel
 
 def _kernel_manager(staging: Path) -> AsyncKernelManager:
     """A kernel of the interpreter that records, whatever kernels are registered."""
-    import logging
-
     from jupyter_client import AsyncKernelManager
     from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
 
@@ -246,25 +242,19 @@ def _kernel_manager(staging: Path) -> AsyncKernelManager:
     for name in ("traitlets", "nbclient"):
         # What goes wrong is said once, by us.
         logging.getLogger(name).setLevel(logging.CRITICAL)
-    return AsyncKernelManager(
-        kernel_name="python3",
-        kernel_spec_manager=ThisInterpreter(),
-        connection_file=str(staging / "kernel.json"),
-    )
+    return AsyncKernelManager(kernel_spec_manager=ThisInterpreter(), connection_file=str(staging / "kernel.json"))
 
 
 async def _execute(client: NotebookClient, **options: Any) -> None:
     """Run all cells, and end the kernel: as a person would after a good run, at once after another."""
-    finished = False
     manager = client.km
     try:
         await client.async_execute(**options)
-        finished = True
-    finally:
         family = _family(manager)
-        if finished:
-            await manager.shutdown_kernel()
+        await manager.shutdown_kernel()
         _kill(family)
+    finally:
+        _kill(_family(manager))
         if client.kc is not None:
             client.kc.stop_channels()
         with contextlib.suppress(RuntimeError):

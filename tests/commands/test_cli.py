@@ -85,7 +85,7 @@ def test_check_describes_this_machine_and_what_each_lesson_asks(monkeypatch, cap
     shown, here = " ".join(printed.split()), sandbox_here()
     assert f"This machine: {here.title}\n" in printed
     assert f"torch {here.torch}" in printed
-    for name in (f"name {here.machine}", "C++ compiler", "CUDA GPU", "jupyterlab"):
+    for name in (f"name in records {here.machine}", "C++ compiler", "CUDA GPU", "jupyterlab"):
         assert name in shown
     for lesson in find_lessons():
         asked = re.escape(" ".join(question(lesson).split()))

@@ -203,32 +203,26 @@ class SmallCourse:
 @POSIX
 def test_an_environment_is_made_and_brought_up_to_date(tmp_path):
     course = SmallCourse(tmp_path)
-    first = course.setup()
+    first = course.setup(TORCH_INDEX_URL=course.other)
     assert first.returncode == 0, first.stdout + first.stderr
     assert first.stdout.startswith("Installing the course into .venv: about ")
     assert "Ready in" in first.stdout
-    assert course.origins() == ["ordinary", "ordinary"]
+    assert course.origins() == ["other", "ordinary"], "the other index is for torch alone"
     assert Path(virtual_environment.variables(course.root)["IPYTHONDIR"]).parent.is_dir(), "IPython would warn"
-
-    # The other index is for torch alone.
-    other = course.setup(TORCH_INDEX_URL=course.other)
-    assert other.returncode == 0, other.stdout + other.stderr
-    assert course.origins() == ["other", "ordinary"]
-
-    requirements = course.root / "requirements.txt"
-    before = requirements.read_text(encoding="utf-8")
-    requirements.write_text(before + "notthere==1.0\n", encoding="utf-8")
-    failed = course.setup()
-    assert failed.returncode == 1
-    assert "notthere" in failed.stdout + failed.stderr
-    assert "run the same command again" in failed.stderr
-    assert "Traceback" not in failed.stderr
-    requirements.write_text(before + "# as before\n", encoding="utf-8")
-    assert "Ready in" in course.setup().stdout, "the failed attempt must leave no valid stamp"
-    assert course.origins() == ["other", "ordinary"], "an unset TORCH_INDEX_URL keeps the build that was chosen"
 
     again = course.setup()
     assert (again.returncode, again.stdout, again.stderr) == (0, "", ""), "where nothing changed, nothing is asked"
+
+    with (course.root / "requirements.txt").open("a", encoding="utf-8") as requirements:
+        requirements.write("notthere==1.0\n")
+    failed = course.setup()
+    assert failed.returncode == 1
+    assert f"Installing torch from {course.other}" in failed.stdout, "what was chosen once is kept"
+    assert "notthere" in failed.stdout + failed.stderr
+    assert "run the same command again" in failed.stderr
+    assert "Traceback" not in failed.stderr
+    stamp = json.loads((course.root / ".venv" / virtual_environment.STAMP).read_text(encoding="utf-8"))
+    assert "digest" not in stamp, "the next run tries again"
 
 
 @pytest.mark.parametrize(

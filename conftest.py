@@ -31,10 +31,10 @@ if "PYTEST_SHARED_FOLDER" not in os.environ:
     os.environ["PYTEST_SHARED_FOLDER"] = tempfile.mkdtemp(prefix="course-tests-")
     atexit.register(shutil.rmtree, os.environ["PYTEST_SHARED_FOLDER"], ignore_errors=True)
 
-# Workers of xdist share the cores. By default an idle OpenMP thread spins, and so takes the core from another worker:
-# a small training loop then takes several times as long, and the less even the more is going on besides.
+# Workers of xdist share the cores, and what one of them starts has one thread: an operation on two waits for the slower
+# one, the longer the more is going on besides.
 if "PYTEST_XDIST_WORKER" in os.environ:
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # A shell starts what runs in the background with Ctrl-C ignored, and every child inherits that: those that are sent one
 # would never stop.

@@ -10,7 +10,7 @@ from pathlib import Path
 from authoring import demo, demo_lab, slides, teaching
 from authoring.evidence import EvidenceError
 from authoring.report import claims_section
-from course_utils.commands import report
+from course_utils.commands import CommandError, report_page
 from course_utils.results.files import write_whole
 from course_utils.results.lessons import LessonError, find_lesson, find_lessons, notebooks_root
 from course_utils.results.store import RecordError
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"unrecognized arguments: {' '.join(others)}")
     try:
         return options.run(options, others)
-    except (LessonError, EvidenceError, RecordError, report.ReportError) as error:
+    except (LessonError, EvidenceError, RecordError, CommandError) as error:
         print(error, file=sys.stderr)
     except OSError as error:
         print(f"{error.filename} cannot be written: {error.strerror}.", file=sys.stderr)
@@ -79,7 +79,7 @@ def _slides(options: argparse.Namespace, _: Sequence[str]) -> int:
 
 
 def _report(options: argparse.Namespace, _: Sequence[str]) -> int:
-    where, unread = report.build(options.output, claims_section())
+    where, unread = report_page.build(options.output, claims_section())
     print(where)
     if unread:
         print(unread, file=sys.stderr)

@@ -1,8 +1,9 @@
 """What needs a GPU: records of lessons, then the tests in ``tests/gpu``, each result kept as soon as it is there.
 
-    python -m benchmarks.gpu_run                             # all lessons, the deciding ones first, then all tests
-    python -m benchmarks.gpu_run 04 10 --output OUT          # these lessons alone, then the tests
-    python -m benchmarks.gpu_run 04 --size smoke --output rehearsal     # on a CPU, where the tests are skipped
+    python -m benchmarks.gpu_run                       # all lessons, the deciding ones first, then all tests
+    python -m benchmarks.gpu_run 04 10 --output OUT    # these lessons alone, then the tests
+
+On a CPU it rehearses: smaller sizes, and the tests are skipped.
 
 The same command goes on where it was stopped: current records in ``OUT/records``, and tests that passed, are left out.
 ``cp -r OUT/records/. course_utils/records/`` keeps the records. Where there are no Jupyter and no network, bring its
@@ -37,9 +38,8 @@ NOTHING_COLLECTED = 5
 def record(lessons: list[Lesson], output: Path, here: Environment) -> Iterator[str]:
     """Record lessons below ``output``; gives the names of those that fail, with the traceback in a file beside."""
     root = output / "records"
-    options = {"reference": True, "timeout_s": CELL_LIMIT_S}
-    for outcome in recording.record_lessons(lessons, root, here, repeat=False, **options):
-        print(f"{outcome.lesson}: {outcome.state} {outcome.message}".rstrip(), flush=True)
+    for outcome in recording.record_lessons(lessons, root, here, repeat=False, reference=True, timeout_s=CELL_LIMIT_S):
+        print(f"{outcome.lesson}: {outcome.state}, {outcome.message}", flush=True)
         if not outcome.record:
             (output / f"{outcome.lesson}.txt").write_text(f"{outcome.message}\n{outcome.traceback}", encoding="utf-8")
             yield outcome.lesson
@@ -66,13 +66,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("lessons", nargs="*", metavar="LESSON", help="number, name or file; default: all")
     parser.add_argument("--output", type=Path, default=OUTPUT, metavar="OUT", help="default: benchmarks/results/gpu")
-    parser.add_argument("--size", choices=("smoke", "full"), default="full", help="of the lessons' problems")
     options = parser.parse_args(arguments)
     output = options.output.resolve()
     output.mkdir(parents=True, exist_ok=True)
     everything = sorted(find_lessons(), key=lambda lesson: [*FIRST, lesson.slug].index(lesson.slug))
     lessons = [find_lesson(name) for name in options.lessons] or everything
-    failed = [*record(lessons, output, recording.environment_here(options.size)), *test(output)]
+    failed = [*record(lessons, output, recording.environment_here()), *test(output)]
     print(f"Failed, with its reason in {output}: {', '.join(failed)}" if failed else f"All is in {output}.")
     return 1 if failed else 0
 

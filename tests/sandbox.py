@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -113,23 +112,16 @@ class Sandbox:
         kept.pop("CXX", None)
         return {**kept, "PYTHONPATH": str(ROOT), "COLUMNS": "200", **self.variables, **more}
 
-    def course(
-        self, *arguments: str, before: Sequence[str] = (), timeout: float = 240, **more: Any
-    ) -> subprocess.CompletedProcess[str]:
-        """Run ``course`` as a person would, in a process of its own; ``before`` is a program that starts it.
-
-        What is given by name is an environment variable, or ``preexec_fn``.
-        """
-        options = {"preexec_fn": more.pop("preexec_fn")} if "preexec_fn" in more else {}
+    def course(self, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+        """Run ``course`` as a person would, in a process of its own; what is given by name is its environment."""
         return subprocess.run(
-            [*before, *self.command(*arguments)],
+            self.command(*arguments),
             capture_output=True,
             text=True,
             cwd=self.root,
             env=self.environment(**more),
-            timeout=timeout,
+            timeout=240,
             check=False,
-            **options,
         )
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
@@ -148,11 +140,6 @@ class Sandbox:
         """Every record, by its path below the results folder."""
         files = [path for path in sorted(self.results.rglob("*")) if path.is_file()]
         return {str(path.relative_to(self.results)): path.read_bytes() for path in files}
-
-    def record(self, lesson: str) -> dict[str, Any]:
-        """A lesson's record as stored."""
-        (path,) = self.results.glob(f"*/{lesson}.json")
-        return json.loads(path.read_text(encoding="utf-8"))
 
     def leftovers(self) -> list[str]:
         """What recordings left in the temporary folder."""

@@ -1,12 +1,11 @@
 """A lesson as a learner meets it: a real JupyterLab in a real Chromium, with nothing reachable but this machine.
 
-The first lesson unless ``COURSE_LAB_LESSON`` names another one; ``COURSE_SCREENSHOTS`` names a folder for pictures.
+``COURSE_SCREENSHOTS`` names a folder for pictures.
 """
 
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 import shutil
 import sys
@@ -23,12 +22,12 @@ from authoring.execution import KERNELSPEC
 from course_utils.lesson_order import file_name
 from course_utils.results.lessons import find_lesson, notebooks_root
 from course_utils.show.page import custom_css
-from tests.jupyterlab import ARGUMENTS, START_S, TOKEN, Notebook, free_port, running
-from tools.environment import KERNEL_START, SAVES_NO_WIDGET, jupyter_variables, trust, write_settings
+from tests.lab_in_browser import ARGUMENTS, START_S, TOKEN, Notebook, free_port, running
+from tools.jupyter_settings import KERNEL_START, SAVES_NO_WIDGET, jupyter_variables, trust, write_settings
 from tools.workspace import copy_pages
 
-LESSON = os.environ.get("COURSE_LAB_LESSON", "measuring")
-RUN_S = 300 if LESSON == "measuring" else 600
+LESSON = find_lesson("measuring").path
+RUN_S = 300
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(START_S + RUN_S + 60)]
 
@@ -71,7 +70,7 @@ def originals() -> dict[str, str]:
 @pytest.fixture(scope="module")
 def lesson(chromium: Any, lab: str, originals: dict[str, str]) -> Notebook:
     """The lesson, opened, predicted and run from top to bottom."""
-    address = f"{lab}/lab/tree/{find_lesson(LESSON).path.name}?token={TOKEN}"
+    address = f"{lab}/lab/tree/{LESSON.name}?token={TOKEN}"
     notebook = Notebook(chromium, address, width=1400, height=1000)
     notebook.run_cells_until_prediction()
     form = notebook.page.locator(".course-predict").first
@@ -80,22 +79,41 @@ def lesson(chromium: Any, lab: str, originals: dict[str, str]) -> Notebook:
     notebook.page.keyboard.type("2")
     notebook.page.keyboard.press("Enter")
     form.get_by_text("You said 2", exact=False).wait_for(timeout=60_000)
-    notebook.picture(f"lesson_{LESSON}_prediction")
+    notebook.picture("prediction")
     notebook.run("notebook:run-all-cells")
     notebook.page.wait_for_timeout(500)
     notebook.wait(notebook.finished, RUN_S, "all cells have run")
     return notebook
 
 
-def test_no_cell_of_the_lesson_fails(lesson: Notebook):
+def solutions_of(notebook: Notebook) -> list[int]:
+    """Where its folded cells with a stored output are: the solutions of its exercises."""
+    tags = [set(cell["metadata"].get("tags", ())) for cell in notebook.cells()]
+    return [index for index, those in enumerate(tags) if {"hide-cell", "stable"} <= those]
+
+
+def test_no_cell_of_the_lesson_fails_and_everything_is_shown(lesson: Notebook):
     assert lesson.errors() == []
-
-
-def test_the_prediction_is_compared_with_the_measurement(lesson: Notebook):
-    answer = lesson.page.locator(".sentence", has_text="You said 2").first
+    page = lesson.page
+    answer = page.locator(".sentence", has_text="You said 2").first
     answer.scroll_into_view_if_needed()
     assert answer.is_visible()
-    lesson.picture(f"lesson_{LESSON}_revealed")
+    right = page.locator(".jp-OutputArea-output", has_text="✓ Right").all()
+    assert len(right) == len(solutions_of(lesson))
+    assert all(output.is_visible() for output in right)
+    for selector in ("table", "[role=img], img, svg:has(path)"):
+        shown = page.locator(".jp-OutputArea-output").locator(selector).first
+        shown.scroll_into_view_if_needed()
+        box = shown.bounding_box()
+        assert box["width"] > 50
+        assert box["height"] > 20
+    wide = page.evaluate(
+        """() => [...document.querySelectorAll('.jp-OutputArea-output')]
+            .filter(output => output.scrollWidth > output.clientWidth + 2)
+            .map(output => output.innerText.slice(0, 80))"""
+    )
+    assert wide == [], "cut off at the right"
+    lesson.picture("lesson")
 
 
 def test_enter_locks_what_is_typed_counts_and_without_an_answer_it_is_folded(
@@ -141,29 +159,6 @@ def test_enter_locks_what_is_typed_counts_and_without_an_answer_it_is_folded(
     path.unlink()
 
 
-def solutions_of(notebook: Notebook) -> list[int]:
-    """Where its folded cells with a stored output are: the solutions of its exercises."""
-    tags = [set(cell["metadata"].get("tags", ())) for cell in notebook.cells()]
-    return [index for index, those in enumerate(tags) if {"hide-cell", "stable"} <= those]
-
-
-def test_a_solution_shows_its_answer_once_it_has_run(lesson: Notebook):
-    right = lesson.page.locator(".jp-OutputArea-output", has_text="✓ Right").all()
-    assert len(right) == len(solutions_of(lesson))
-    assert all(output.is_visible() for output in right)
-
-
-@pytest.mark.parametrize(("what", "selector"), [("table", "table"), ("figure", "[role=img], img, svg:has(path)")])
-def test_a_figure_and_a_table_are_visible(lesson: Notebook, what: str, selector: str):
-    shown = lesson.page.locator(".jp-OutputArea-output").locator(selector)
-    assert shown.count(), f"no output holds a {what}"
-    shown.first.scroll_into_view_if_needed()
-    box = shown.first.bounding_box()
-    assert box, f"the {what} is hidden"
-    assert box["width"] > 50
-    assert box["height"] > 20
-
-
 def test_a_slider_is_moved_without_a_mouse(chromium: Any, lab: str, workspace: Path):
     """JupyterLab leaves it the arrow keys: no other cell is chosen, and the sentence follows.
 
@@ -187,32 +182,13 @@ def test_a_slider_is_moved_without_a_mouse(chromium: Any, lab: str, workspace: P
     path.unlink()
 
 
-def test_every_output_fits_the_page(lesson: Notebook):
-    """Nothing is cut off at the right."""
-    wide = lesson.page.evaluate(
-        """() => [...document.querySelectorAll('.jp-OutputArea-output')]
-            .filter(output => output.scrollWidth > output.clientWidth + 2)
-            .map(output => output.innerText.slice(0, 80))"""
-    )
-    assert wide == []
-
-
-def test_nothing_leaves_the_machine_and_the_console_has_no_unexpected_errors(lesson: Notebook):
+def test_nothing_leaves_the_machine_and_only_the_learners_copy_changes(
+    lesson: Notebook, workspace: Path, originals: dict[str, str]
+):
     lesson.check_that_nothing_left_the_machine()
-
-
-def test_only_the_learners_copy_changes(lesson: Notebook, workspace: Path, originals: dict[str, str]):
-    original = find_lesson(LESSON).path
-    copy = workspace / original.name
     lesson.save()
-    assert copy.read_bytes() != original.read_bytes()
+    assert (workspace / LESSON.name).read_bytes() != LESSON.read_bytes()
     assert digest(notebooks_root()) == originals
-    # For people to look at: JupyterLab scrolls inside the page, so a picture of all of it needs a page as tall.
-    height = lesson.page.locator(".jp-Notebook-cell").evaluate_all(
-        "cells => cells.reduce((h, c) => h + c.offsetHeight, 0)"
-    )
-    lesson.page.set_viewport_size({"width": 1400, "height": min(int(height) + 200, 16_000)})
-    lesson.picture(f"lesson_{LESSON}")
 
 
 # A lesson that nobody has run
@@ -223,13 +199,9 @@ OPENED = f"{FSDP}.ipynb"
 LINKS = (
     # from here, this link, leads to this document, and there to a heading that begins so
     (OPENED, f"{DDP}.ipynb", f"{DDP}.ipynb", f"{DDP[:2]} · "),
-    (OPENED, "book/claims.md#t17", "book/claims.md", "Under FSDP, build the optimizer"),
     (OPENED, "book/glossary.md#fsdp", "book/glossary.md", "FSDP"),
     (OPENED, "scripts/fsdp_train.py", "scripts/fsdp_train.py", ""),
     ("book/claims.md", "book/reference/fsdp.md#t17", "book/reference/fsdp.md", "Under FSDP, build the optimizer"),
-    ("book/reference/fsdp.md", OPENED, OPENED, ""),
-    ("book/glossary.md", "book/how_we_measure.md#from-an-interval-to-a-verdict", "book/how_we_measure.md", "From an"),
-    (f"{OWN}.ipynb", "book/own_program.md", "book/own_program.md", "Your own program"),
     # In a stored card.
     (f"{OWN}.ipynb", f"{LOADING}.ipynb", f"{LOADING}.ipynb", f"{LOADING[:2]} · "),
 )
@@ -310,42 +282,10 @@ def opened_again(notebook: Notebook, chromium: Any, lab: str, path: Path) -> Not
     return again
 
 
-def test_what_was_saved_in_the_middle_of_a_measurement_can_be_read_without_its_kernel(
-    chromium: Any, lab: str, workspace: Path
-):
-    path, end = workspace / "measuring.ipynb", workspace / "end"
-    wait = "with progress({!r}, expected_s=60) as bar:\n    while not Path({!r}).exists():\n"
-    wait += "        time.sleep(0.1)\n        bar.advance(0.1)"
-    sources = ["import time\nfrom pathlib import Path\nfrom course_utils import compare, predict\n"]
-    sources[0] += "from course_utils.show.progress import progress\npredict('How many?', unit='sheep')"
-    sources += ["compare({'one': lambda: sum(range(99)), 'two': lambda: sum(range(99))})"]
-    sources += ["from course_utils.memory.allocator_explorer import allocator_explorer\nallocator_explorer([])"]
-    sources += [wait.format("in a moment", str(end)), wait.format("never", "never")]
-    written = new_notebook(cells=[new_code_cell(source) for source in sources], metadata={"kernelspec": KERNELSPEC})
-    path.write_text(nbformat.writes(written), encoding="utf-8")
-    notebook = Notebook(chromium, f"{lab}/lab/workspaces/own/tree/{path.name}?token={TOKEN}", 1280, 800)
-    notebook.run("notebook:run-all-cells")
-    bar = notebook.page.locator(".jp-OutputArea-output", has_text="at most about 60 s")
-    bar.filter(has_text="in a moment").wait_for(timeout=60_000)
-    end.touch()
-    bar.filter(has_text="never").wait_for(timeout=60_000)
-    assert bar.count() == 1
-    notebook.picture("measuring")
-    notebook.save()
-    again = opened_again(notebook, chromium, lab, path)
-    for words in ("How many?", "one", "to see the explorer", "never"):
-        assert again.page.locator(".jp-OutputArea-output", has_text=words).first.is_visible()
-    again.picture("measuring_again")
-    again.page.close()
-    path.unlink()
-    end.unlink()
-
-
 def test_a_lesson_that_was_run_can_be_read_without_its_kernel(
     lesson: Notebook, chromium: Any, lab: str, workspace: Path
 ):
     lesson.save()
-    again = opened_again(lesson, chromium, lab, workspace / find_lesson(LESSON).path.name)
+    again = opened_again(lesson, chromium, lab, workspace / LESSON.name)
     assert again.page.locator(".course-card").count()
-    again.picture(f"lesson_{LESSON}_again")
     again.page.close()

@@ -18,7 +18,9 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from tools import environment, verbs
+from course_utils.measure.machine import OLDEST_TORCH
+from make import NEWEST, OLDEST
+from tools import verbs, virtual_environment
 from tools.workspace import MANIFEST, copy_pages, refresh
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -42,20 +44,18 @@ def test_every_pin_is_exact_platform_independent_and_there_once():
         assert not package.startswith(("nvidia-cu", "triton")), "torch pins these for each of its builds"
 
 
-def test_conda_environment_equals_the_requirements():
+def test_the_conda_environment_and_the_package_agree_with_the_requirements():
     conda = yaml.safe_load((ROOT / "environment.yml").read_text(encoding="utf-8"))
     pip = next(entry["pip"] for entry in conda["dependencies"] if isinstance(entry, dict))
     lines = (ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines()
     assert pip == ["-c constraints.txt", *[line for line in lines if line and not line.startswith("#")], "-e ."]
-    assert "python=3.12" in conda["dependencies"]
-
-
-def test_pins_satisfy_what_the_package_declares():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     exact = pins("requirements.txt")
     for dependency in map(Requirement, project["dependencies"]):
         version = exact[canonicalize_name(dependency.name)].removeprefix("==")
         assert dependency.specifier.contains(version), f"{dependency} against {version}"
+    assert project["requires-python"] == f">={'.'.join(map(str, OLDEST))},<3.{NEWEST[1] + 1}"
+    assert f"torch>={'.'.join(map(str, OLDEST_TORCH))}" in project["dependencies"]
 
 
 def test_the_lock_covers_everything_that_the_requirements_bring_along():
@@ -172,7 +172,7 @@ class SmallCourse:
 
     def __init__(self, folder):
         self.root = copy_of_make(folder / "course")
-        self.python = environment.venv_python(self.root)
+        self.python = virtual_environment.venv_python(self.root)
         ordinary, other = folder / "ordinary", folder / "other"
         for name, version in [("torch", "2.13.0"), ("helper", "1.0")]:
             wheel(ordinary, name, version, "ordinary")
@@ -199,102 +199,49 @@ class SmallCourse:
         test = "import torch, helper, course_installed; print(torch.origin, helper.origin)"
         return subprocess.run([self.python, "-c", test], capture_output=True, text=True, check=True).stdout.split()
 
-    def forbid_pip(self):
-        for folder in (self.root / ".venv").glob("lib/python3*/site-packages/pip"):
-            (folder / "__main__.py").write_text("raise SystemExit('pip was called')\n", encoding="utf-8")
 
+@POSIX
+def test_an_environment_is_made_and_brought_up_to_date(tmp_path):
+    course = SmallCourse(tmp_path)
+    first = course.setup(TORCH_INDEX_URL=course.other)
+    assert first.returncode == 0, first.stdout + first.stderr
+    assert first.stdout.startswith("Installing the course into .venv: about ")
+    assert "Ready in" in first.stdout
+    assert course.origins() == ["other", "ordinary"], "the other index is for torch alone"
+    assert Path(virtual_environment.variables(course.root)["IPYTHONDIR"]).parent.is_dir(), "IPython would warn"
 
-@pytest.fixture(scope="module")
-def installed(tmp_path_factory):
-    """A small course after its first set-up; tests that change it work on what the earlier ones left."""
-    course = SmallCourse(tmp_path_factory.mktemp("small"))
-    done = course.setup()
-    assert done.returncode == 0, done.stdout + done.stderr
-    course.first_output = done.stdout
-    return course
+    again = course.setup()
+    assert (again.returncode, again.stdout, again.stderr) == (0, "", ""), "where nothing changed, nothing is asked"
 
-
-def test_first_setup_installs_from_the_ordinary_index(installed):
-    assert installed.origins() == ["ordinary", "ordinary"]
-    assert "Making an environment" in installed.first_output
-    assert "Ready in" in installed.first_output
-    assert Path(environment.variables(installed.root)["IPYTHONDIR"]).parent.is_dir(), "IPython would warn"
-
-
-def test_torch_index_is_used_for_torch_alone_and_is_remembered(installed):
-    done = installed.setup(TORCH_INDEX_URL=installed.other)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert installed.origins() == ["other", "ordinary"]
-    (installed.root / "constraints.txt").write_text("# changed\nhelper==1.0\n", encoding="utf-8")
-    done = installed.setup()
-    assert "Ready in" in done.stdout
-    assert installed.origins() == ["other", "ordinary"], "an unset TORCH_INDEX_URL keeps the build that was chosen"
-
-
-def test_failed_update_says_what_to_do_and_is_tried_again(installed):
-    requirements = installed.root / "requirements.txt"
-    before = requirements.read_text(encoding="utf-8")
-    requirements.write_text(before + "notthere==1.0\n", encoding="utf-8")
-    failed = installed.setup()
+    with (course.root / "requirements.txt").open("a", encoding="utf-8") as requirements:
+        requirements.write("notthere==1.0\n")
+    failed = course.setup()
     assert failed.returncode == 1
+    assert f"Installing torch from {course.other}" in failed.stdout, "what was chosen once is kept"
     assert "notthere" in failed.stdout + failed.stderr
     assert "run the same command again" in failed.stderr
     assert "Traceback" not in failed.stderr
-    requirements.write_text(before, encoding="utf-8")
-    assert "Ready in" in installed.setup().stdout, "the failed attempt must leave no valid stamp"
-
-
-@POSIX
-def test_second_run_calls_no_pip_until_an_input_changes(installed):
-    assert installed.setup().returncode == 0
-    installed.forbid_pip()
-    again = installed.setup()
-    assert (again.returncode, again.stdout, again.stderr) == (0, "", "")
-    path = installed.root / "constraints.txt"
-    before = path.read_bytes()
-    path.write_bytes(before + b"\n# changed\n")
-    changed = installed.setup()
-    path.write_bytes(before)
-    assert changed.returncode == 1
-    assert "pip was called" in changed.stderr
-
-
-@POSIX
-def test_moved_folder_gets_a_new_environment(installed, tmp_path):
-    moved = tmp_path / "moved"
-    shutil.copytree(installed.root, moved, symlinks=True)
-    done = subprocess.run(
-        [sys.executable, moved / "make.py", "setup"], capture_output=True, text=True, env=installed.environ, timeout=240
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "making it anew" in done.stdout
-
-
-@POSIX
-def test_a_linked_environment_of_another_copy_is_left_alone(tmp_path):
-    theirs = tmp_path / "theirs"
-    theirs.mkdir()
-    (theirs / "python").touch()
-    (tmp_path / ".venv").symlink_to(theirs)
-    environment._create(tmp_path)
-    assert [path.name for path in theirs.iterdir()] == ["python"]
-    assert (tmp_path / ".venv" / "bin" / "python").exists()
+    stamp = json.loads((course.root / ".venv" / virtual_environment.STAMP).read_text(encoding="utf-8"))
+    assert "digest" not in stamp, "the next run tries again"
 
 
 @pytest.mark.parametrize(
-    ("system", "gpu", "index", "shown"),
+    ("system", "gpu", "index", "size", "hinted"),
     [
-        ("Linux", False, None, True),
-        ("Linux", True, None, False),
-        ("Linux", False, "https://example.org/cpu", False),
-        ("Darwin", False, None, False),
+        ("Linux", False, None, "cuda", True),
+        ("Linux", True, None, "cuda", False),
+        ("Linux", False, virtual_environment.CPU_INDEX, "cpu", False),
+        ("Darwin", False, None, "cpu", False),
     ],
 )
-def test_the_small_build_is_hinted_at_only_where_it_helps(tmp_path, monkeypatch, system, gpu, index, shown):
-    monkeypatch.setattr(environment.platform, "system", lambda: system)
-    monkeypatch.setattr(environment, "has_nvidia_gpu", lambda: gpu)
-    hints = "\n".join(environment.size_hints(tmp_path, index))
-    assert (f"TORCH_INDEX_URL={environment.CPU_INDEX} make lab" in hints) == shown
+def test_what_is_downloaded_is_said_first_and_the_small_build_where_it_helps(
+    tmp_path, monkeypatch, system, gpu, index, size, hinted
+):
+    monkeypatch.setattr(virtual_environment.platform, "system", lambda: system)
+    monkeypatch.setattr(virtual_environment, "has_nvidia_gpu", lambda: gpu)
+    words = "\n".join(virtual_environment.what_comes(tmp_path, index))
+    assert f"about {virtual_environment.SIZES[size][0]} to download" in words
+    assert (f"TORCH_INDEX_URL={virtual_environment.CPU_INDEX} make lab" in words) == hinted
 
 
 # --- verbs ----------------------------------------------------------------------------------------------------------
@@ -328,9 +275,9 @@ def test_test_runs_every_stage_and_names_those_that_failed(monkeypatch, capfd):
 
     monkeypatch.setattr(verbs, "prepare", lambda _root: Path(sys.executable))
     monkeypatch.setattr(verbs, "_run", run)
-    assert verbs.test(["--changed-notebooks"]) == 1
+    assert verbs.test(["--durations=9"]) == 1
     together, alone = (command for command in ran if command.startswith("pytest"))
-    assert {"tests", "notebooks", "--nbval", "--doctest-modules", "--changed-notebooks"} <= set(together.split())
+    assert {"tests", "notebooks", "--nbval", "--doctest-modules", "--durations=9"} <= set(together.split())
     assert not any(f"--ignore={file}" in together for files in verbs.FILES.values() for file in files)
     assert ran[-1] == alone, "what measures time comes when everything else has ended"
     assert "failed: tests, notebooks, book, lab in" in capfd.readouterr().out
@@ -364,7 +311,7 @@ def test_lab_hands_its_arguments_to_jupyterlab_and_keeps_to_the_folder(tmp_path)
 
 
 def test_everything_that_jupyter_writes_stays_in_the_folder(tmp_path):
-    settings = environment.variables(tmp_path)
+    settings = virtual_environment.variables(tmp_path)
     folders = {name for name in settings if re.match(r"JUPYTER(LAB)?_\w+_DIR$|IPYTHONDIR$", name)}
     assert len(folders) == 6
     for name in folders:
@@ -500,21 +447,17 @@ def test_a_lost_manifest_or_a_damaged_notebook_loses_no_work(lessons):
     lessons.publish("a = 2")
     assert "it stays" in lessons.refresh()[0]
     assert (lessons.workspace / lessons.name).read_text() == '{"cells": ['
-
-
-def test_a_deleted_lesson_comes_back(lessons):
+    # Deleting it is how to start a lesson over.
     (lessons.workspace / lessons.name).unlink()
     lessons.refresh()
-    assert lessons.sources() == ["a = 1", "a + 1"]
+    assert lessons.sources() == ["a = 2"]
 
 
 # --- CI -----------------------------------------------------------------------------------------------------------
 
 
 def test_workflows_are_valid_and_run_what_ci_runs():
-    workflows = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
-    assert workflows
-    for path in workflows:
+    for path in (ROOT / ".github" / "workflows").glob("*.yml"):
         jobs = yaml.safe_load(path.read_text(encoding="utf-8"))["jobs"]
         steps = [step for job in jobs.values() for step in job["steps"]]
         assert any(step.get("run") == ".ci/run" for step in steps)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
-import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from course_utils.lesson_order import file_name
-from course_utils.measure import machine
 from course_utils.results import lessons, store
 from course_utils.results.code_hash import code_hash
 from tests import wheels
@@ -73,39 +70,22 @@ def test_a_lesson_is_copied_with_the_programs_that_it_runs_and_replaces_nothing(
     assert files(tmp_path) == {f"{PINNED}.ipynb", f"{file_name('ddp')}.ipynb", *programs}
 
 
-@pytest.mark.parametrize("verb", ["copy", "record"])
-def test_a_missing_lesson_is_one_line_that_names_those_there_are(course: Course, tmp_path: Path, verb: str) -> None:
-    run = course(verb, "pinned_memory", "99")
-    assert (run.returncode, run.stdout, len(run.stderr.splitlines())) == (2, "", 1)
-    assert "There is no lesson '99'" in run.stderr
-    assert PINNED in run.stderr
-    assert not files(tmp_path)
-
-
-def test_a_lesson_is_recorded_compared_and_reported(course: Course, target: Path, tmp_path: Path) -> None:
+def test_a_lesson_is_recorded_and_compared(course: Course, target: Path, tmp_path: Path) -> None:
     package = files(target)
     record = course("record", "pinned_memory")
     assert record.returncode == 0, record.stdout + record.stderr
     (path,) = tmp_path.glob("results/*/pinned_memory.json")
-    assert f"Records are in results/{path.parent.name}." in record.stdout
+    assert f"Records are in {path.parent}." in record.stdout
     assert files(target) == package
     # What is sent back belongs to the lesson as the clone has it.
     made, lesson = store.load_lesson(path), lessons.find_lesson("pinned_memory")
     assert made.experiments
     for name, experiment in made.experiments.items():
         assert experiment.code_hash == code_hash(lesson, name)
-
-    # One lesson of one machine is enough: figures take their time.
     reference = next((target / "course_utils" / "records").glob("*/pinned_memory.json"))
-    (tmp_path / "few" / "recorded").mkdir(parents=True)
-    shutil.copy(reference, tmp_path / "few" / "recorded")
     compare = course("compare", f"reference:{reference.parent.name}", f"own:{path.parent.name}")
     assert compare.returncode == 0, compare.stderr
     assert compare.stdout.startswith("A: ")
-    assert course("report", COURSE_REFERENCE_ROOT=str(tmp_path / "few")).returncode == 0
-    page = (tmp_path / "report.html").read_text(encoding="utf-8")
-    assert "pinned_memory/arrived_batch" in page
-    assert f"this machine, {made.environment.size} sizes" in page
 
 
 def test_a_torch_that_is_too_old_is_said_in_words(target: Path, tmp_path: Path) -> None:
@@ -116,8 +96,3 @@ def test_a_torch_that_is_too_old_is_said_in_words(target: Path, tmp_path: Path) 
         [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, env=variables, check=False
     )
     assert "ImportError: this is torch 2.9.0+cu128, and the course needs 2.11 or newer" in run.stderr
-
-
-def test_the_oldest_torch_is_what_the_package_declares() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    assert f"torch>={'.'.join(map(str, machine.OLDEST_TORCH))}" in project["dependencies"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import os
-import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 from filelock import FileLock
@@ -20,9 +20,9 @@ def installed() -> Path:
     target, ready = folder / "site-packages", folder / "wheel is installed"
     with FileLock(folder / "wheel.lock"):
         if not ready.exists():
-            wheel = build(sys.executable, folder)
-            offline = ("--quiet", "--no-deps", "--no-index", "--no-compile", "--disable-pip-version-check")
-            subprocess.run([sys.executable, "-m", "pip", "install", *offline, "--target", target, wheel], check=True)
+            # A wheel of Python alone is installed once it is unpacked.
+            with zipfile.ZipFile(build(sys.executable, folder)) as wheel:
+                wheel.extractall(target)
             ready.touch()
     return target
 

@@ -2,101 +2,75 @@
 
 from __future__ import annotations
 
-import argparse
-import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from fnmatch import fnmatch
 from pathlib import Path
+from typing import NamedTuple
 
 import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
-BUDGETS = Path(__file__).with_name("budgets.yml")
 _NOT_IN_THE_SUM = ("tests", "YAML of lessons")
+_LISTED = ("*.py", "course_utils/lessons/*.yml")
 
 
-@dataclass(frozen=True)
-class Room:
-    """A part of the course, the budget of the edition, and what the room has reached on the way there, in lines."""
+class Room(NamedTuple):
+    """A part of the course: its patterns of paths, the lines that it may have, and those that it has."""
 
     name: str
-    paths: tuple[str, ...]
+    paths: list[str]
     budget: int
-    reached: int
+    lines: int
+
+    @property
+    def over(self) -> str:
+        """What to do, if the room has more than it may have; else empty."""
+        if self.lines <= self.budget:
+            return ""
+        return (
+            f"{self.name} has {self.lines - self.budget} lines more than its budget of {self.budget:,}: delete "
+            "something in it, or raise the budget in tools/budgets.yml, and say in the commit why."
+        )
 
 
-def rooms(budgets: Path = BUDGETS) -> list[Room]:
-    """The rooms that the list has, in its order."""
-    listed = yaml.safe_load(budgets.read_text(encoding="utf-8"))["rooms"]
-    return [Room(name, tuple(room["paths"]), room["budget"], room["reached"]) for name, room in listed.items()]
+def rooms() -> tuple[list[Room], list[str]]:
+    """The rooms in the list's order, and the files that have none."""
+    listed = yaml.safe_load(Path(__file__).with_name("budgets.yml").read_text(encoding="utf-8"))["rooms"]
+    counted, without = Counter[str](), []
+    # What git knows, and what is new and not ignored.
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", *_LISTED]
+    for path in subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines():
+        fitting = (name for name, room in listed.items() if any(fnmatch(path, pattern) for pattern in room["paths"]))
+        name = next(fitting, None)
+        if name is None:
+            without.append(path)
+        elif (ROOT / path).is_file():
+            counted[name] += len((ROOT / path).read_text(encoding="utf-8").splitlines())
+    return [Room(name, room["paths"], room["budget"], counted[name]) for name, room in listed.items()], without
 
 
-def files(root: Path = ROOT) -> list[str]:
-    """The Python of the course and the YAML of its lessons: what git knows, and what is new and not ignored."""
-    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.py", "course_utils/lessons/*.yml"]
-    listed = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True).stdout.splitlines()
-    return [path for path in listed if (root / path).is_file()]
-
-
-def room_of(path: str, of: Iterable[Room]) -> str | None:
-    """The name of the first room of which a pattern fits; None if none does."""
-    return next((room.name for room in of if any(fnmatch(path, pattern) for pattern in room.paths)), None)
-
-
-def lines(of: Sequence[Room], root: Path = ROOT) -> Counter[str]:
-    """Lines by the name of the room; a file without a room counts under the empty name."""
-    counted = Counter[str]()
-    for path in files(root):
-        counted[room_of(path, of) or ""] += len((root / path).read_text(encoding="utf-8").splitlines())
-    return counted
-
-
-def over(of: Iterable[Room], counted: Mapping[str, int]) -> list[str]:
-    """A sentence for each room that has more than it has reached: by how much, and what to do."""
-    return [
-        f"{room.name} has {counted[room.name] - room.reached} lines more than it has reached ({counted[room.name]:,}, "
-        f"and {room.reached:,} are its most): delete something in it, or raise `reached` in tools/budgets.yml, and say "
-        "in the commit why."
-        for room in of
-        if counted[room.name] > room.reached
-    ]
-
-
-def lower(counted: Mapping[str, int], budgets: Path = BUDGETS) -> list[str]:
-    """Lower what rooms have reached to what they have, and return their names. Nothing is ever raised."""
-    text, lowered = budgets.read_text(encoding="utf-8"), []
-    for room in rooms(budgets):
-        if counted[room.name] < room.reached:
-            own = re.compile(rf"(^  {re.escape(room.name)}:\n.*?^    reached: )\d+$", re.DOTALL | re.MULTILINE)
-            text = own.sub(rf"\g<1>{counted[room.name]}", text, count=1)
-            lowered.append(room.name)
-    budgets.write_text(text, encoding="utf-8")
-    return lowered
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the table and what is over, and return the exit status: 1 if a room has more than it has reached."""
-    parser = argparse.ArgumentParser(prog="python -m tools.counts", description="Count the lines of each room.")
-    parser.add_argument("--write", action="store_true", help="lower what rooms have reached to what they have now")
-    options = parser.parse_args(arguments)
-    counted = lines(rooms())
-    if options.write:
-        print(f"Lowered: {', '.join(lower(counted)) or 'nothing'}.\n")
-    those = rooms()
-    rows = [(room.name, counted[room.name], room.reached, room.budget) for room in those]
-    outside = [sum(column) for column in zip(*(row[1:] for row in rows if row[0] not in _NOT_IN_THE_SUM), strict=True)]
-    rows.insert(len(rows) - len(_NOT_IN_THE_SUM), ("outside of tests", *outside))
+def table(of: Sequence[Room]) -> str:
+    """A line for each room, and before the last ones the sum of what stands outside of tests."""
+    rows = [(room.name, f"{room.lines:,}", f"{room.budget:,}") for room in of]
+    summed = [room for room in of if room.name not in _NOT_IN_THE_SUM]
+    sums = (sum(room.lines for room in summed), sum(room.budget for room in summed))
+    rows.insert(len(summed), ("outside of tests", *(f"{each:,}" for each in sums)))
     width = max(len(name) for name, *_ in rows)
-    print(f"{'room':<{width}}    lines  reached   budget")
-    for name, *numbers in rows:
-        print(f"{name:<{width}}" + "".join(f"{number:9,}" for number in numbers))
-    problems = over(those, counted)
-    print("".join(f"\n{problem}" for problem in problems), file=sys.stderr, end="\n" if problems else "")
-    return 1 if problems else 0
+    return "\n".join(
+        f"{name:<{width}}{lines:>9}{budget:>9}" for name, lines, budget in [("room", "lines", "budget"), *rows]
+    )
+
+
+def main() -> int:
+    """Print the table and what is wrong with it, and return the exit status."""
+    of, without = rooms()
+    print(table(of))
+    wrong = [room.over for room in of if room.over] + [f"{path} has no room in tools/budgets.yml." for path in without]
+    print(*wrong, sep="\n", file=sys.stderr)
+    return 1 if wrong else 0
 
 
 if __name__ == "__main__":

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from course_utils.lesson_order import file_name, slugs
 from course_utils.show.page import custom_css
-from tools.environment import KERNEL_START, SetupError, open_jupyterlab, prepare, trust, variables, write_settings
+from tools.jupyter_settings import KERNEL_START, open_jupyterlab, trust, write_settings
+from tools.virtual_environment import SetupError, prepare, variables
 from tools.wheel import build
 from tools.workspace import copy_pages, refresh
 
@@ -188,9 +189,8 @@ VERBS: dict[str, tuple[Callable[[list[str]], int], str]] = {
     "lab": (lab, "open the course in JupyterLab, in workspace/, your own copy"),
     "test": (
         test,
-        'lint, tests, notebooks, book and browser; ARGS="lint notebooks" runs these stages alone, and\n'
-        "              what begins with -- goes to pytest: --changed-notebooks leaves out lessons that passed as they "
-        "are",
+        'lint, tests, notebooks, book and browser; ARGS="lint notebooks" runs these stages alone, and what begins\n'
+        "              with -- goes to pytest",
     ),
     "book": (_module("authoring.pages.build"), "build the book: book/_build/html/index.html"),
     "record": (record, 'run lessons and keep what they measured here; ARGS="pinned_memory" for one of them'),

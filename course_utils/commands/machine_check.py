@@ -5,16 +5,14 @@ torch is asked in a process of its own: a torch that is missing or broken is the
 
 from __future__ import annotations
 
-import importlib.metadata
+import importlib.util
 import json
 import os
-import platform
 import re
-import shutil
 import subprocess
 import sys
 import sysconfig
-from collections import Counter
+import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,13 +21,11 @@ from typing import Any
 from course_utils.commands import recording
 from course_utils.measure.compiler import compiler
 from course_utils.results import lessons, store
-from course_utils.results.environment import Environment, titles
-from course_utils.results.files import clone_root
+from course_utils.results.environment import Environment
+from course_utils.results.files import clone_root, variables_for_children
 from course_utils.results.lessons import Lesson
-from course_utils.show.formats import format_bytes, listed
-from course_utils.show.suggestions import typed
+from course_utils.show.formats import listed
 
-MIN_FREE_BYTES = 2 * 2**30
 _PROBE = """
 import json, torch
 from course_utils.measure.machine import environment
@@ -40,10 +36,6 @@ print(json.dumps({
     "built_for": f"CUDA {cuda}" if cuda else f"ROCm {hip}" if hip else "CPUs",
 }))
 """
-_PACKAGES = {
-    "ipykernel": "Notebooks run in it.",
-    "nbclient": f"{typed('record')} runs notebooks with it.",
-}
 
 
 @dataclass(frozen=True)
@@ -57,68 +49,58 @@ class Facility:
 
 
 @dataclass(frozen=True)
-class LessonCheck:
-    """What a lesson asks, and how it runs on this machine, with its minutes; a lesson may state no question."""
-
-    question: str
-    how: str
-
-
-@dataclass(frozen=True)
 class MachineCheck:
     """Everything that ``course check`` shows; without an environment torch does not start."""
 
     environment: Environment | None
     facilities: tuple[Facility, ...]
-    lessons: Mapping[str, LessonCheck]
+    lessons: Mapping[str, tuple[str, str]]  # what each asks, and how it runs here, with its minutes
 
     @property
     def broken(self) -> list[str]:
         """What keeps lessons from running."""
         return [facility.name for facility in self.facilities if facility.state == "broken"]
 
-    @property
-    def conclusion(self) -> str:
-        """All of it in one sentence."""
+    def in_words(self, width: int) -> str:
+        """All of it as text, in lines of at most so many characters."""
+        lines = [repr(self.environment.numbers), ""] if self.environment else []
+        lines += ["Lessons"]
+        indent = max(map(len, self.lessons), default=0) + 4
+        for name, (asked, how) in self.lessons.items():
+            lines += _wrapped(f"  {name}", asked or how, indent, width)
+            lines += _wrapped("", how, indent, width) if asked else []
+        lines += ["", "What the lessons use"]
+        indent = max(len(facility.name) for facility in self.facilities) + 13
+        for facility in self.facilities:
+            about = ". ".join(filter(None, (facility.details, facility.advice)))
+            lines += _wrapped(f"  {facility.state:<7}  {facility.name}", about, indent, width)
+        return "\n".join([*lines, "", self._conclusion()])
+
+    def _conclusion(self) -> str:
         if self.broken:
             return f"Lessons do not run here yet: mend {', '.join(self.broken)} first."
         if missing := [facility.name for facility in self.facilities if facility.state == "missing"]:
             return f"Lessons run here. What is missing only limits what is measured live: {listed(missing)}."
         return "Lessons run here, and nothing is missing."
 
-    def machine_lines(self) -> Iterator[str]:
-        """What this machine is, in lines whose words begin at column 12."""
-        here = self.environment
-        if here is None:
-            return
-        gpu = "none" if here.device_kind == "cpu" else here.device_name
-        if here.gpu_memory_bytes:
-            gpu += f", {format_bytes(here.gpu_memory_bytes)}"
-        cores = f"{here.cpu_cores} core{'s' * (here.cpu_cores != 1)}"
-        other = "full" if here.size == "smoke" else "smoke"
-        yield f"This machine: {here.title}"
-        yield f"  CPU       {here.cpu_model}, {cores}, {format_bytes(here.memory_bytes)}"
-        yield f"  GPU       {gpu}"
-        yield f"  software  torch {here.torch}, Python {here.python}, {here.os}"
-        yield f"  name      {here.machine}"
-        yield f"  sizes     {here.size}; COURSE_SIZE={other} chooses the other ones"
-        yield ""
+
+def _wrapped(start: str, text: str, indent: int, width: int) -> list[str]:
+    """Text after ``start``, which is filled up to ``indent`` characters, wrapped under itself."""
+    lines = textwrap.wrap(text, max(width - indent, 30), break_on_hyphens=False) or [""]
+    return [f"{before:<{indent}}{line}" for before, line in zip([start, *[""] * len(lines)], lines, strict=False)]
 
 
 def look() -> MachineCheck:
     """Look at this machine."""
     probe, torch = _ask_torch()
     here = Environment.from_record(probe["environment"]) if probe else None
-    # Where the package came without a clone, notebooks are read in something else: a hosted one, for example.
-    in_clone = {"jupyterlab": "Lessons are read and run in it."} if clone_root() else {}
-    packages = [_package(name, purpose) for name, purpose in (in_clone | _PACKAGES).items()]
-    facilities = (_python(), torch, *packages, _notebooks(), *_gpus(probe), _compiler(), _headers(), _disk())
+    facilities = (torch, _packages(), _notebooks(), _gpu(probe), _compiler())
     return MachineCheck(here, facilities, dict(_lessons(here)))
 
 
 def _ask_torch() -> tuple[dict[str, Any] | None, Facility]:
     command = [sys.executable, "-c", _PROBE]
-    child = subprocess.run(command, capture_output=True, text=True, env=recording.child_variables(), check=False)
+    child = subprocess.run(command, capture_output=True, text=True, env=variables_for_children(os.environ), check=False)
     if child.returncode == 0:
         probe = json.loads(child.stdout.splitlines()[-1])
         return probe, Facility("torch", "ok", f"{probe['environment']['torch']}, built for {probe['built_for']}")
@@ -128,38 +110,31 @@ def _ask_torch() -> tuple[dict[str, Any] | None, Facility]:
     return None, Facility("torch", "broken", failure, advice)
 
 
-def _python() -> Facility:
-    is_supported = (3, 11) <= sys.version_info[:2] <= (3, 13)
-    advice = "" if is_supported else "The course runs on Python 3.11 to 3.13. Install one of them."
-    return Facility("Python", "ok" if is_supported else "broken", platform.python_version(), advice)
-
-
-def _package(name: str, purpose: str) -> Facility:
-    try:
-        return Facility(name, "ok", importlib.metadata.version(name))
-    except importlib.metadata.PackageNotFoundError:
-        install = "Run `make lab`: it installs what is missing." if clone_root() else f"Run `pip install {name}`."
-        return Facility(name, "broken", "not installed", f"{purpose} {install}")
+def _packages() -> Facility:
+    """What runs notebooks. A package that came without a clone is read in something else than JupyterLab."""
+    needed = ["ipykernel", "nbclient"] + ["jupyterlab"] * bool(clone_root())
+    if missing := [name for name in needed if importlib.util.find_spec(name) is None]:
+        advice = "Run `make lab`: it installs them." if clone_root() else f"Run `pip install {' '.join(missing)}`."
+        return Facility("notebooks", "broken", f"not installed: {listed(missing)}", advice)
+    return Facility("notebooks", "ok", listed(needed))
 
 
 def _notebooks() -> Facility:
     advice = "Work in a clone of the repository: it has a folder notebooks/."
     try:
-        if lesson_names := lessons.find_lessons():
-            return Facility("lessons", "ok", str(len(lesson_names)))
+        if found := lessons.find_lessons():
+            return Facility("lessons", "ok", str(len(found)))
     except lessons.LessonError as error:
         advice = str(error)
     return Facility("lessons", "broken", "none", advice)
 
 
-def _gpus(probe: Mapping[str, Any] | None) -> tuple[Facility, Facility]:
-    second = Facility("second GPU", "missing", "", "Lessons on several GPUs run their ranks on the CPU instead.")
+def _gpu(probe: Mapping[str, Any] | None) -> Facility:
     if probe and probe["available"]:
-        environment = probe["environment"]
-        driver = f", driver {environment['driver']}" if environment.get("driver") else ""
-        if environment["gpu_count"] > 1:
-            second = Facility("second GPU", "ok", f"{environment['gpu_count']} GPUs are visible")
-        return Facility("CUDA GPU", "ok", f"{environment['device_name']}{driver}"), second
+        here = probe["environment"]
+        advice = "Lessons on several GPUs run their ranks on the CPU." if here["gpu_count"] == 1 else ""
+        details = [here["device_name"], f"driver {here['driver']}", f"{here['gpu_count']} visible"]
+        return Facility("CUDA GPU", "ok", ", ".join(details), advice)
     advice = "Lessons run smaller on the CPU. For live GPU runs, use a machine that has one."
     driver = _nvidia_driver()
     if driver and "CUDA_VISIBLE_DEVICES" in os.environ:
@@ -169,7 +144,7 @@ def _gpus(probe: Mapping[str, Any] | None) -> tuple[Facility, Facility]:
             f"The GPU works, but this torch is built for {probe['built_for']}. Delete the folder .venv, set "
             "TORCH_INDEX_URL to the index that pytorch.org/get-started names for your driver, and run `make lab`."
         )
-    return Facility("CUDA GPU", "missing", driver, advice), second
+    return Facility("CUDA GPU", "missing", driver, advice)
 
 
 def _nvidia_driver() -> str:
@@ -184,8 +159,13 @@ def _nvidia_driver() -> str:
 
 
 def _compiler() -> Facility:
-    if path := compiler():
+    path, header = compiler(), Path(sysconfig.get_path("include")) / "Python.h"
+    if path and header.exists():
         return Facility("C++ compiler", "ok", path)
+    if path:
+        package = f"python{sys.version_info.major}.{sys.version_info.minor}-dev"
+        advice = f"torch.compile needs Python's headers, too. Install them: `sudo apt install {package}`."
+        return Facility("C++ compiler", "missing", f"{path} finds no {header}", advice)
     chosen = os.environ.get("CXX")
     install = {
         "darwin": "Run `xcode-select --install`.",
@@ -195,71 +175,37 @@ def _compiler() -> Facility:
     return Facility("C++ compiler", "missing", f"no {chosen}, which CXX names" if chosen else "", advice)
 
 
-def _headers() -> Facility:
-    header = Path(sysconfig.get_path("include")) / "Python.h"
-    if header.exists():
-        return Facility("Python headers", "ok", str(header.parent))
-    package = f"python{sys.version_info.major}.{sys.version_info.minor}-dev"
-    advice = f"torch.compile needs them. Install them: `sudo apt install {package}`."
-    return Facility("Python headers", "missing", "", advice)
-
-
-def _disk() -> Facility:
-    folder = store.results_root()
-    while not folder.exists() and folder != folder.parent:
-        folder = folder.parent
-    if not os.access(folder, os.W_OK):
-        return Facility("disk", "missing", f"{folder} cannot be written", "Set COURSE_RESULTS to a folder of your own.")
-    free = shutil.disk_usage(folder).free
-    is_enough = free >= MIN_FREE_BYTES
-    advice = "" if is_enough else "Free some space: records need little, the CUDA build of torch 6 GiB."
-    return Facility("disk", "ok" if is_enough else "missing", f"{free / 2**30:.1f} GiB free", advice)
-
-
-def _lessons(here: Environment | None) -> Iterator[tuple[str, LessonCheck]]:
+def _lessons(here: Environment | None) -> Iterator[tuple[str, tuple[str, str]]]:
     try:
         all_lessons = lessons.find_lessons()
     except lessons.LessonError:
         return
     for lesson in all_lessons:
         try:
-            words = _how_it_runs(lesson, recording.satisfied(here)) if here else "does not run: torch is broken"
+            how = _how_it_runs(lesson, recording.satisfied(here)) if here else "does not run: torch is broken"
         except (lessons.LessonError, store.RecordError) as error:
-            words = f"damaged: {error}"
-        yield lesson.name, LessonCheck(lessons.question(lesson), f"{_minutes(lesson)}{words}")
-
-
-def _minutes(lesson: Lesson) -> str:
-    """The minutes that a lesson states in its title, where it does."""
-    stated = re.search(rf"<!--= time {lesson.slug} -->(\d+ minutes)<!--/-->", lesson.path.read_text(encoding="utf-8"))
-    return f"{stated[1]}, " if stated else ""
+            how = f"damaged: {error}"
+        # The minutes that a lesson states in its title.
+        text = lesson.path.read_text(encoding="utf-8")
+        stated = re.search(rf"<!--= time {lesson.slug} -->(\d+ minutes)<!--/-->", text)
+        yield lesson.name, (lessons.question(lesson), f"{stated[1]}, {how}" if stated else how)
 
 
 def _how_it_runs(lesson: Lesson, met: set[str]) -> str:
-    """What runs live, and of how many experiments that cannot the lesson shows which machine's record, if any."""
-    needed, records = lessons.needs(lesson), store.records_of(lesson.slug, store.reference_root())
-    called = titles(record.environment for record in records)
-    names = lessons.experiments(lesson)
-    elsewhere: dict[str, Counter[str]] = {}
-    for name in names:
-        if unmet := set(needed.get(name, ())) - met:
-            # As `recorded` chooses: two GPUs are one GPU as well.
-            what = " and ".join(
-                lessons.NEEDS[need] for need in sorted(unmet - ({"cuda"} if "two-gpus" in unmet else set()))
-            )
-            record = next((record for record in records if name in record.experiments), None)
-            place = f"shown from {called[record.environment.machine]}" if record else "no record yet"
-            elsewhere.setdefault(what, Counter())[place] += 1
-    if not elsewhere:
+    """What runs live, what the other experiments need, and which machines' records the lesson shows instead."""
+    names, needed = lessons.experiments(lesson), lessons.needs(lesson)
+    lacking = {name: unmet for name in names if (unmet := set(needed.get(name, ())) - met)}
+    if not lacking:
         return "runs live"
-    lacking = sum(places.total() for places in elsewhere.values())
-    start = "runs live" if len(names) > lacking else "the text runs live"
-    return "; ".join([start, *(_lacking(what, places) for what, places in elsewhere.items())])
-
-
-def _lacking(what: str, places: Counter[str]) -> str:
-    """How many experiments need what is not here, and what is shown instead."""
-    count = places.total()
-    verb = "experiment needs" if count == 1 else "experiments need"
-    shown = [place if len(places) == 1 else f"{place}: {own}" for place, own in places.items()]
-    return f"{count} {verb} {what} ({', '.join(shown)})"
+    start = "runs live" if len(names) > len(lacking) else "the text runs live"
+    # Two GPUs are one GPU as well.
+    needs = {need for unmet in lacking.values() for need in (unmet - {"cuda"} if "two-gpus" in unmet else unmet)}
+    what = listed(lessons.NEEDS[need] for need in sorted(needs))
+    # As `recorded` chooses.
+    records = store.records_of(lesson.slug, store.reference_root())
+    holding = [next((record for record in records if name in record.experiments), None) for name in lacking]
+    shown = dict.fromkeys(record.environment.title for record in holding if record)
+    instead = f"shown from {listed(shown)}" if shown else ""
+    missing = f"{holding.count(None)} not recorded yet" if None in holding else ""
+    words = f"{len(lacking)} experiment{'s need' if len(lacking) > 1 else ' needs'} {what}"
+    return f"{start}; {words} ({', '.join(filter(None, (instead, missing)))})"

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from course_utils.commands import CommandError
 from course_utils.results import paired, store
 from course_utils.results.paired import Verdict
 from course_utils.results.result import Fact, Result
@@ -20,20 +21,13 @@ from course_utils.results.store import LessonRecord, RecordError
 from course_utils.show.formats import format_times, listed
 
 ANOTHER_VERDICT, MOVED = "another verdict", "moved beyond noise"
-_OWN, _REFERENCE = "own", "reference"
-_WHERE = {_OWN: "your own records", _REFERENCE: "the reference records"}
-
-
-class RecordChangesError(ValueError):
-    """There is nothing to compare. The message says what to name instead."""
 
 
 @dataclass(frozen=True)
 class RecordSet:
-    """The records of one side, by lesson: what it was asked for as, where they were found, what could not be read."""
+    """The records of one side by lesson, what it was asked for as, and what of it could not be read."""
 
     name: str
-    where: str
     records: Mapping[str, LessonRecord]
     problems: tuple[str, ...] = ()
 
@@ -41,8 +35,7 @@ class RecordSet:
     def words(self) -> str:
         """The side in words, with machine and software of its newest record."""
         newest = max(self.records.values(), key=lambda record: record.recorded_at)
-        count = f"{len(self.records)} lesson{'s' * (len(self.records) != 1)}"
-        return f"{self.name} ({self.where}, {count}), {newest.environment.caption}"
+        return f"{self.name} (lessons: {len(self.records)}), {newest.environment.caption}"
 
 
 @dataclass(frozen=True)
@@ -56,7 +49,7 @@ class Pair:
 
 
 @dataclass(frozen=True)
-class Changes:
+class RecordChanges:
     """What two sides say of what both have, and what a reader must know of the rest."""
 
     a: RecordSet
@@ -64,8 +57,33 @@ class Changes:
     pairs: tuple[Pair, ...]
     remarks: tuple[str, ...]
 
+    def in_words(self, width: int = 110) -> str:
+        """What changed, what matters most first, and how much of it may be chance."""
+        lines = [f"A: {self.a.words}", f"B: {self.b.words}", "", *self.remarks]
+        counts = []
+        for kind in (ANOTHER_VERDICT, MOVED):
+            changed = [pair for pair in self.pairs if pair.change == kind]
+            counts.append(f"{len(changed)} {kind}")
+            lines += ["", kind] if changed else []
+            for pair in changed:
+                factor = f" (B: {format_times(pair.b.number / pair.a.number)})" if kind == MOVED else ""
+                lines += [f"  {pair.experiment}, {pair.a.label}{factor}"]
+                lines += [f"    A  {pair.a.words}", f"    B  {pair.b.words}"]
+        # Two intervals of one truth are only apart if one of them misses it, and each does in 1% of the cases.
+        by_chance = 2 * (1 - paired.DECISION_CONFIDENCE) * len(self.pairs)
+        lines += [
+            "",
+            f"Pairs of 99% intervals that were compared: {len(self.pairs)}; {', '.join(counts)}. Had nothing changed, "
+            f"chance would take apart on average at most {by_chance:.2g} of them. Runs of one machine differ by more: "
+            "record it twice and compare those, before you make much of a small move.",
+        ]
+        return "\n".join(_wrapped(line, width) for line in lines)
 
-# Finding records
+
+def _wrapped(line: str, width: int) -> str:
+    """A line, broken under its own indent where it is too long."""
+    indent = " " * (len(line) - len(line.lstrip()) + 2)
+    return textwrap.fill(line, width, subsequent_indent=indent, break_on_hyphens=False)
 
 
 def read_records(name: str) -> RecordSet:
@@ -76,28 +94,9 @@ def read_records(name: str) -> RecordSet:
             a machine's folder of records.
 
     Raises:
-        RecordChangesError: if there are none.
+        CommandError: if there are none. The message says what to name instead.
     """
-    if Path(name).is_dir():
-        return _read(name, "a folder", Path(name))
-    roots = {_OWN: store.results_root(), _REFERENCE: store.reference_root()}
-    whose, _, machine = name.rpartition(":")
-    asked, machine = ({whose: roots[whose]}, machine) if whose in roots else (roots, name)
-    known = {whose: store.machines(root) for whose, root in asked.items()}
-    try:
-        machine = store.machine_named(machine, sorted({each for own in known.values() for each in own}))
-    except RecordError as error:
-        raise RecordChangesError(f"{error} Nor is there a folder {name!r}.") from error
-    holding = [whose for whose, own in known.items() if machine in own]
-    if len(holding) > 1:
-        raise RecordChangesError(
-            f"there are records of your own and reference records of {machine!r}: "
-            f"say {_OWN}:{machine} or {_REFERENCE}:{machine}"
-        )
-    return _read(name, _WHERE[holding[0]], roots[holding[0]] / machine)
-
-
-def _read(name: str, where: str, folder: Path) -> RecordSet:
+    folder = Path(name) if Path(name).is_dir() else _folder_of(name)
     records, problems = {}, []
     for file in sorted(folder.glob("[!.]*.json")):
         try:
@@ -109,42 +108,58 @@ def _read(name: str, where: str, folder: Path) -> RecordSet:
         else:
             records[record.lesson] = record
     if not records:
-        raise RecordChangesError(problems[0] if problems else f"there are no records in {name}")
-    return RecordSet(name, where, records, tuple(problems))
+        raise CommandError(problems[0] if problems else f"there are no records in {name}")
+    return RecordSet(name, records, tuple(problems))
 
 
-# Comparing
+def _folder_of(name: str) -> Path:
+    """Where a machine's records are: the reader's own, or the course's."""
+    roots = {"own": store.results_root(), "reference": store.reference_root()}
+    whose, _, machine = name.rpartition(":")
+    asked, machine = ({whose: roots[whose]}, machine) if whose in roots else (roots, name)
+    known = {whose: store.machines(root) for whose, root in asked.items()}
+    try:
+        machine = store.machine_named(machine, sorted({each for own in known.values() for each in own}))
+    except RecordError as error:
+        raise CommandError(f"{error} Nor is there a folder {name!r}.") from error
+    holding = [whose for whose, own in known.items() if machine in own]
+    if len(holding) > 1:
+        raise CommandError(
+            f"there are records of your own and reference records of {machine!r}: "
+            f"say own:{machine} or reference:{machine}"
+        )
+    return roots[holding[0]] / machine
 
 
-def compare_records(a: RecordSet, b: RecordSet) -> Changes:
+def compare_records(a: RecordSet, b: RecordSet) -> RecordChanges:
     """Set two sides against each other: every ratio, and every time that was taken at the same problem sizes.
 
     Raises:
-        RecordChangesError: if both sides are the very same records.
+        CommandError: if both sides are the very same records.
     """
     if a.records == b.records:
-        raise RecordChangesError(f"{a.name} and {b.name} are the very same records: there is nothing to compare")
-    own = {"A": {*a.records} - {*b.records}, "B": {*b.records} - {*a.records}}
-    found: dict[str, list[str]] = {f"Only in {side}": sorted(lessons) for side, lessons in own.items()}
+        raise CommandError(f"{a.name} and {b.name} are the very same records: there is nothing to compare")
+    experiments_a, experiments_b = ({n: r for r in side.records.values() for n in r.experiments} for side in (a, b))
+    found: dict[str, list[str]] = {
+        "Only in A": sorted({*experiments_a} - {*experiments_b}),
+        "Only in B": sorted({*experiments_b} - {*experiments_a}),
+    }
     pairs: list[Pair] = []
-    for lesson in sorted({*a.records} & {*b.records}):
-        here, there = a.records[lesson], b.records[lesson]
+    for name in sorted({*experiments_a} & {*experiments_b}):
+        here, there = experiments_a[name], experiments_b[name]
+        one, other = here.result(name), there.result(name)
         if here == there:
-            found.setdefault("The same run on both sides", []).append(lesson)
-            continue
-        found["Only in A"] += sorted({*here.experiments} - {*there.experiments})
-        found["Only in B"] += sorted({*there.experiments} - {*here.experiments})
-        if here.environment.size != there.environment.size:
-            found.setdefault("At other problem sizes, so that only ratios are compared", []).append(lesson)
-        for name in (name for name in here.experiments if name in there.experiments):
-            if not store.alike(one := here.result(name), other := there.result(name)):
-                found.setdefault("With other parameters, and not compared", []).append(name)
-                continue
+            found.setdefault("The same run on both sides", []).append(name)
+        elif not store.alike(one, other):
+            found.setdefault("With other parameters, and not compared", []).append(name)
+        else:
+            if here.environment.size != there.environment.size:
+                found.setdefault("At other problem sizes, so that only ratios are compared", []).append(name)
             if here.experiments[name].code_hash != there.experiments[name].code_hash:
                 found.setdefault("By other code", []).append(name)
             pairs += _pairs(name, one, other)
     remarks = (f"{what}: {listed(names)}." for what, names in found.items() if names)
-    return Changes(a, b, tuple(pairs), (*a.problems, *b.problems, *remarks))
+    return RecordChanges(a, b, tuple(pairs), (*a.problems, *b.problems, *remarks))
 
 
 def _pairs(name: str, one: Result, other: Result) -> Iterator[Pair]:
@@ -167,38 +182,3 @@ def _change(a: Fact, b: Fact) -> str:
     if a.verdict != b.verdict and Verdict.UNCLEAR not in (a.verdict, b.verdict):
         return ANOTHER_VERDICT
     return MOVED if abs(math.log(b.number / a.number)) > math.log1p(a.practical) else ""
-
-
-def changes_text(changes: Changes, width: int = 110) -> str:
-    """What changed, what matters most first, and how much of it may be chance."""
-    pairs = changes.pairs
-    lines = [f"A: {changes.a.words}", f"B: {changes.b.words}", "", *changes.remarks]
-    for kind in (ANOTHER_VERDICT, MOVED):
-        changed = [pair for pair in pairs if pair.change == kind]
-        lines += ["", kind] if changed else []
-        for pair in changed:
-            factor = f" (B: {format_times(pair.b.number / pair.a.number)})" if kind == MOVED else ""
-            lines += [
-                f"  {pair.experiment}, {pair.a.label}{factor}",
-                f"    A  {pair.a.words}",
-                f"    B  {pair.b.words}",
-            ]
-    if pairs:
-        counts = [f"{sum(pair.change == kind for pair in pairs)} {kind}" for kind in (ANOTHER_VERDICT, MOVED)]
-        # Two intervals of one truth are only apart if one of them misses it, and each does in 1% of the cases.
-        by_chance = 2 * (1 - paired.DECISION_CONFIDENCE) * len(pairs)
-        lines += [
-            "",
-            f"Had nothing changed, chance would take apart on average at most {by_chance:.2g} of the pairs. Runs of "
-            "one machine differ by more: record it twice and compare those, before you make much of a small move.",
-            f"{len(pairs)} pair{'s' * (len(pairs) != 1)} of 99% intervals compared: {', '.join(counts)}.",
-        ]
-    else:
-        lines += ["There is nothing to compare."]
-    return "\n".join(_wrapped(line, width) for line in lines)
-
-
-def _wrapped(line: str, width: int) -> str:
-    """A line, broken under its own indent where it is too long."""
-    indent = " " * (len(line) - len(line.lstrip()) + 2)
-    return textwrap.fill(line, width, subsequent_indent=indent, break_on_hyphens=False)

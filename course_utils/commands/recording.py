@@ -10,10 +10,10 @@ import asyncio
 import contextlib
 import datetime
 import json
+import logging
 import math
 import os
 import re
-import signal
 import subprocess
 import sys
 import tempfile
@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from course_utils.commands import CommandError
 from course_utils.measure.compiler import compiler
 from course_utils.results import lessons, store
 from course_utils.results.code_hash import code_hash
@@ -39,29 +40,23 @@ if TYPE_CHECKING:
     from jupyter_client import AsyncKernelManager
     from nbclient import NotebookClient
 
-DEFAULT_TIMEOUT_S = 600.0
+CELL_LIMIT_S = 600.0
 # Importing torch takes seconds; a driver that is stuck never answers.
 ASKING_S = 120.0
 # Nobody sees what the cells show: drawing it into pictures and widgets would only take time.
 _SHOW_TEXT_ALONE = ("--DisplayFormatter.active_types=text/plain", "--MimeBundleFormatter.enabled=False")
 
 
-class RecordingError(RuntimeError):
-    """A lesson could not be recorded. The message is one line; ``traceback`` is the kernel's, where a cell raised."""
+class RecordingError(CommandError):
+    """A lesson could not be recorded. ``traceback`` is the kernel's, where a cell raised."""
 
     traceback: str = ""
 
 
-# What a lesson needs, and what there is
-
-
 def satisfied(here: Environment) -> set[str]:
     """The needs that a machine meets: keys of :data:`course_utils.results.lessons.NEEDS`."""
-    met = {
-        "cuda": here.device_kind == "cuda",
-        "two-gpus": here.device_kind == "cuda" and here.gpu_count >= 2,
-        "compiler": compiler() is not None,
-    }
+    gpus = here.gpu_count if here.device_kind == "cuda" else 0
+    met = {"cuda": gpus >= 1, "two-gpus": gpus >= 2, "compiler": compiler() is not None}
     return {need for need, there in met.items() if there}
 
 
@@ -69,9 +64,10 @@ def environment_here(size: str | None = None) -> Environment:
     """This machine, read in a process of its own so that torch stays out of this one."""
     code = "import json, course_utils; print(json.dumps(course_utils.environment().to_record()))"
     command = [sys.executable, "-c", code]
+    variables = variables_for_children(os.environ) | ({"COURSE_SIZE": size} if size else {})
     options = {"capture_output": True, "text": True, "timeout": ASKING_S}
     try:
-        child = subprocess.run(command, env=child_variables(size), check=False, **options)
+        child = subprocess.run(command, env=variables, check=False, **options)
     except subprocess.TimeoutExpired:
         raise RecordingError(
             f"torch did not describe this machine within {ASKING_S:g} s. With a GPU, see whether nvidia-smi answers"
@@ -82,21 +78,13 @@ def environment_here(size: str | None = None) -> Environment:
     return Environment.from_record(json.loads(child.stdout.splitlines()[-1]))
 
 
-def child_variables(size: str | None = None) -> dict[str, str]:
-    """Environment variables for a process that works for this one."""
-    return variables_for_children(os.environ) | ({"COURSE_SIZE": size} if size else {})
-
-
-# One lesson
-
-
 def interrupted_experiments(record: LessonRecord) -> list[str]:
     """Names of a record's experiments of which some part was stopped before all its rounds were done."""
     return [name for name, each in record.experiments.items() if any(_values(each.data, "interrupted"))]
 
 
 def busy_experiments(record: LessonRecord) -> dict[str, str]:
-    """What other programs did while an experiment, or first a part of it, was measured, by the experiment's name."""
+    """What other programs did while an experiment, or a part of it, was measured, by the experiment's name."""
     seen = {name: next(filter(None, _values(each.data, "busy")), "") for name, each in record.experiments.items()}
     return {name: sentence for name, sentence in seen.items() if sentence}
 
@@ -128,7 +116,7 @@ def is_current(lesson: Lesson, root: Path, here: Environment) -> LessonRecord | 
 
 
 def required(lesson: Lesson, here: Environment) -> list[str]:
-    """Experiments that must run live on this machine."""
+    """Experiments that run live on this machine."""
     met, needed = satisfied(here), lessons.needs(lesson)
     return [name for name in lessons.experiments(lesson) if met.issuperset(needed.get(name, ()))]
 
@@ -138,7 +126,7 @@ def record_lesson(
     root: Path,
     here: Environment,
     *,
-    timeout_s: float = DEFAULT_TIMEOUT_S,
+    timeout_s: float = CELL_LIMIT_S,
     reference: bool = False,
     allow_busy: bool = False,
     on_cell: Callable[[str], None] = lambda place: None,
@@ -207,7 +195,8 @@ def _run_notebook(path: Path, staging: Path, size: str, timeout_s: float, on_cel
 
     kept = staging / "kept"
     kept.mkdir()
-    variables = child_variables(size) | {
+    variables = variables_for_children(os.environ) | {
+        "COURSE_SIZE": size,
         "COURSE_RECORD_TO": str(kept),
         "COURSE_PROGRESS": "0",
         # Start-up files of the user's IPython are no part of a lesson.
@@ -242,8 +231,6 @@ def _run_notebook(path: Path, staging: Path, size: str, timeout_s: float, on_cel
 
 def _kernel_manager(staging: Path) -> AsyncKernelManager:
     """A kernel of the interpreter that records, whatever kernels are registered."""
-    import logging
-
     from jupyter_client import AsyncKernelManager
     from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
 
@@ -255,25 +242,19 @@ def _kernel_manager(staging: Path) -> AsyncKernelManager:
     for name in ("traitlets", "nbclient"):
         # What goes wrong is said once, by us.
         logging.getLogger(name).setLevel(logging.CRITICAL)
-    return AsyncKernelManager(
-        kernel_name="python3",
-        kernel_spec_manager=ThisInterpreter(),
-        connection_file=str(staging / "kernel.json"),
-    )
+    return AsyncKernelManager(kernel_spec_manager=ThisInterpreter(), connection_file=str(staging / "kernel.json"))
 
 
 async def _execute(client: NotebookClient, **options: Any) -> None:
     """Run all cells, and end the kernel: as a person would after a good run, at once after another."""
-    finished = False
     manager = client.km
     try:
         await client.async_execute(**options)
-        finished = True
-    finally:
         family = _family(manager)
-        if finished:
-            await manager.shutdown_kernel()
+        await manager.shutdown_kernel()
         _kill(family)
+    finally:
+        _kill(_family(manager))
         if client.kc is not None:
             client.kc.stop_channels()
         with contextlib.suppress(RuntimeError):
@@ -318,16 +299,13 @@ def _explained(
         failure.traceback = re.sub(r"\x1b\[[0-9;]*m", "", error.traceback)  # without the colours of a terminal
         return failure
     if isinstance(error, CellTimeoutError):
-        return RecordingError(f"{where} took longer than {timeout_s:g} s: allow more with --timeout, or mend the cell")
+        return RecordingError(f"{where} took longer than {timeout_s:g} s: mend the cell, or choose COURSE_SIZE=smoke")
     if isinstance(error, DeadKernelError):
         process = manager.provisioner.process
         status = process.poll() if process else None
-        killed = "killed, often for too little memory" if status == -signal.SIGKILL else f"exit status {status}"
+        killed = "killed, often for too little memory" if status == -9 else f"exit status {status}"
         return RecordingError(f"{where}: the kernel died ({killed})")
     return RecordingError(f"{where}: {type(error).__name__}: {error}")
-
-
-# All lessons
 
 
 @dataclass(frozen=True)
@@ -336,16 +314,9 @@ class Outcome:
 
     lesson: str
     state: str
-    seconds: float = 0.0
+    message: str
     record: LessonRecord | None = None
-    message: str = ""
     traceback: str = ""
-
-
-def verdicts_of(record: LessonRecord) -> dict[str, int]:
-    """Number of cases by verdict, over all comparisons of a lesson; baselines do not count."""
-    counts = Counter(fact.verdict for name in record.experiments for fact in record.result(name).facts())
-    return {word: counts[verdict] for verdict, word in WORDS.items() if counts[verdict]}
 
 
 def record_lessons(
@@ -360,25 +331,25 @@ def record_lessons(
     store.write_json(probe, {})
     probe.unlink(missing_ok=True)
     for lesson in chosen:
-        started = time.perf_counter()
         try:
             if not repeat and (record := is_current(lesson, root, here)):
-                words = f"already recorded on {record.recorded_at[:10]}; --force measures again"
-                yield Outcome(lesson.slug, "skipped", record.seconds, record, words)
+                words = f"already recorded on {record.recorded_at[:10]}; name it to measure it again"
+                yield Outcome(lesson.slug, "skipped", words, record)
                 continue
             record = record_lesson(lesson, root, here, **options)
         except (RecordingError, RecordError, LessonError) as error:
             if isinstance(error, RecordError) and isinstance(error.__cause__, OSError):
                 raise
-            seconds, traceback = time.perf_counter() - started, getattr(error, "traceback", "")
-            yield Outcome(lesson.slug, "failed", seconds, message=str(error), traceback=traceback)
+            yield Outcome(lesson.slug, "failed", str(error), traceback=getattr(error, "traceback", ""))
             continue
-        yield Outcome(lesson.slug, "recorded", record.seconds, record, _remark(lesson, record, here))
+        yield Outcome(lesson.slug, "recorded", _remark(lesson, record, here), record)
 
 
 def _remark(lesson: Lesson, record: LessonRecord, here: Environment) -> str:
-    """What a reader of a record must know: what is not in it, and what was cut off."""
-    remarks = []
+    """How long it took, the verdicts by number, and what a reader must know: what is missing, or was disturbed."""
+    facts = Counter(fact.verdict for name in record.experiments for fact in record.result(name).facts())
+    verdicts = [f"{facts[verdict]} {word}" for verdict, word in WORDS.items() if facts[verdict]]
+    remarks = [f"in {record.seconds:.0f} s: {', '.join(verdicts) or 'nothing to compare'}"]
     if missing := [name for name in lessons.experiments(lesson) if name not in record.experiments]:
         lacking = {need for name in missing for need in lessons.needs(lesson).get(name, ())} - satisfied(here)
         what = " and ".join(lessons.NEEDS[need] for need in sorted(lacking))

@@ -23,8 +23,8 @@ def typed(command: str) -> str:
     """A command of the course as this person types it: ``make`` says in COURSE_TYPED how it was started.
 
     Example:
-        >>> typed("record pinned_memory --force")
-        '`course record pinned_memory --force`'
+        >>> typed("record pinned_memory --reference")
+        '`course record pinned_memory --reference`'
     """
     verb, _, rest = command.partition(" ")
     start = os.environ.get("COURSE_TYPED", "")

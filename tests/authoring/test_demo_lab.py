@@ -13,7 +13,7 @@ import pytest
 from authoring.demo import tags_of
 from authoring.demo_lab import LARGE_TYPE
 from course_utils.results.lessons import notebooks_root
-from tests.jupyterlab import ARGUMENTS, START_S, TOKEN, Notebook, free_port, running
+from tests.lab_in_browser import ARGUMENTS, START_S, TOKEN, Notebook, free_port, running
 
 ROOT = Path(__file__).resolve().parents[2]
 LESSON = os.environ.get("COURSE_DEMO_LESSON", "flash_attention")

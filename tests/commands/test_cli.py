@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from authoring import __main__ as authoring
 from course_utils.commands import cli, machine_check, recording
 from course_utils.lesson_order import file_name
-from course_utils.results.lessons import find_lesson, find_lessons, question
-from course_utils.results.store import recorded
+from course_utils.results.lessons import find_lessons, question
 from own_program import command
 from tests import example_results, made_up_records
 from tests.sandbox import ROOT, SET_UP, Sandbox, comparing, sandbox
@@ -25,7 +21,6 @@ from tests.sandbox import here as sandbox_here
 
 __all__ = ["sandbox"]
 
-TIMES = {"short": 1e-3, "long": 2e-3}
 # The process that asks torch is real, and one for all tests: torch says the same each time.
 ask_torch = functools.cache(machine_check._ask_torch)
 
@@ -42,78 +37,33 @@ def box(sandbox: Sandbox) -> Sandbox:
     return sandbox
 
 
-def one_line(error: str) -> str:
-    """An error that is one line and no traceback."""
-    assert error.count("\n") == 1, error
-    assert error.startswith("course: ")
-    return error
-
-
-# Wrong use
-
-
 PLANNED = file_name("data_loading")
-
-
-@pytest.mark.parametrize("name", [PLANNED[:2], "data_loading", f"{PLANNED}.ipynb"])
-def test_every_command_says_the_same_of_a_lesson_that_is_planned(box, capsys, name):
-    """README lists it, and there is no notebook of it."""
-    said = f"Lesson {PLANNED[:2]} (Loading data) is planned and not written yet; there are: 00_alpha, 04_beta.\n"
-    assert cli.main(["record", name]) == 2
-    assert one_line(capsys.readouterr().err) == f"course: {said}"
-    assert authoring.main(["demo", name]) == 1
-    assert capsys.readouterr().err == said
-    # Once it is written, it is a lesson like any other.
-    box.notebook(PLANNED, SET_UP)
-    assert find_lesson(name).slug == "data_loading"
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["recrod"], "there is no 'recrod' (did you mean 'record'?). There are: check, copy, record, report"),
-        ([], "the following arguments are required: VERB. `course --help` shows what there is."),
-        (
-            ["record", "alhpa"],
-            "There is no lesson 'alhpa' (did you mean '00_alpha'?). The lessons are: 00_alpha, 04_beta.",
-        ),
-        (["record", "--size", "huge"], "argument --size: invalid choice: 'huge'"),
-        (["record", "--timeout", "-1"], "argument --timeout: invalid number of seconds value: '-1'"),
-        (["trace", ""], "argument FILE: the name of a file is needed, and this one is empty"),
-        (["trace", "a.json", ""], "argument OTHER: the name of a file is needed"),
-        (["snapshot", ""], "argument FILE: the name of a file is needed"),
+        (["record", "alhpa"], "There is no lesson 'alhpa' (did you mean '00_alpha'?). The lessons are: 00_alpha,"),
+        (["record", PLANNED[:2]], f"Lesson {PLANNED[:2]} (Loading data) is planned and not written yet; there are:"),
+        (["copy", "99"], "There is no lesson '99'"),
+        (["recrod"], "invalid choice: 'recrod'"),
         (["report", "--outptu", "x"], "unrecognized arguments: --outptu"),
+        (["trace", ""], "argument FILE: the name of a file is needed, and this one is empty"),
     ],
 )
-def test_wrong_use_is_one_line_with_a_suggestion(box, capsys, arguments, message):
+def test_wrong_use_is_answered_with_what_there_is(box, capsys, arguments, message):
     assert command.main(arguments) == 2
     printed = capsys.readouterr()
-    assert message in one_line(printed.err)
+    assert message in printed.err
     assert printed.out == ""
 
 
-def test_a_folder_without_lessons_and_an_unknown_size_are_one_line(sandbox, capsys, monkeypatch):
+def test_a_folder_without_lessons_is_one_line(sandbox, capsys, monkeypatch):
     assert cli.main(["record"]) == 1
-    assert "there are no lessons to record" in one_line(capsys.readouterr().err)
+    assert "there are no lessons to record" in capsys.readouterr().err
     monkeypatch.setenv("COURSE_NOTEBOOKS", str(sandbox.root / "nowhere"))
     assert cli.main(["record"]) == 2
-    assert "There is no notebooks folder" in one_line(capsys.readouterr().err)
-    monkeypatch.setenv("COURSE_SIZE", "huge")
-    assert cli.main(["record"]) == 2
-    assert "COURSE_SIZE='huge' is not a size: set it to 'smoke' or 'full'" in one_line(capsys.readouterr().err)
-
-
-def test_a_reader_that_leaves_early_causes_no_traceback(box):
-    run = subprocess.run(
-        ["bash", "-c", f"{sys.executable} -m own_program.command check | head -c 1"],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        env=box.environment(),
-        check=False,
-    )
-    assert run.stdout == "T"
-    assert "Traceback" not in run.stderr
+    assert "There is no notebooks folder" in capsys.readouterr().err
 
 
 def test_the_command_line_itself_starts_without_torch_and_the_drawing_libraries():
@@ -128,26 +78,17 @@ def test_the_command_line_itself_starts_without_torch_and_the_drawing_libraries(
 # course check
 
 
-def test_check_describes_this_machine_and_each_lesson(box, capsys):
-    here = sandbox_here()
-    assert cli.main(["check"]) == 0
-    printed = capsys.readouterr().out
-    assert f"This machine: {here.title}\n" in printed
-    assert f"name      {here.machine}\n" in printed
-    assert f"torch {here.torch}" in printed
-    assert "00_alpha  runs live\n" in printed
-    for name in ("C++ compiler", "CUDA GPU", "second GPU", "disk", "jupyterlab"):
-        assert name in printed
-    assert max(map(len, printed.splitlines())) <= 100
-
-
-def test_check_says_what_a_lesson_asks_and_how_long_it_takes(monkeypatch, capsys):
+def test_check_describes_this_machine_and_what_each_lesson_asks(monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "200")
     assert cli.main(["check"]) == 0
     printed = capsys.readouterr().out
+    shown, here = " ".join(printed.split()), sandbox_here()
+    assert f"This machine: {here.title}\n" in printed
+    assert f"torch {here.torch}" in printed
+    for name in (f"name in records {here.machine}", "C++ compiler", "CUDA GPU", "jupyterlab"):
+        assert name in shown
     for lesson in find_lessons():
         asked = re.escape(" ".join(question(lesson).split()))
-        shown = " ".join(printed.split())
         assert re.search(rf"{lesson.name} {asked} \d+ minutes, (?:the text )?runs live", shown), lesson.name
     assert max(map(len, printed.splitlines())) <= 100
 
@@ -158,27 +99,14 @@ def test_check_says_what_is_shown_from_a_record_and_what_nobody_has_recorded(box
     monkeypatch.setattr(recording, "satisfied", lambda here: {"compiler"})
 
     def words(lesson: str) -> str:
-        return machine_check.look().lessons[lesson].how
+        return machine_check.look().lessons[lesson][1]
 
     assert words("00_alpha") == "runs live"
     start = "runs live; 2 experiments need a CUDA GPU"
-    assert words("04_beta") == f"{start} (no record yet)"
-    # A record of the lesson shows only the experiments that it holds, and as long as it is there.
-    made_up_records.write(box.reference, example_results.CPU, [made_up_records.comparison("beta/loops", TIMES)])
-    assert words("04_beta") == f"{start} (no record yet)"
-    made_up_records.write(box.reference, example_results.GPU, [made_up_records.comparison("beta/copy", TIMES)])
-    assert words("04_beta") == f"{start} (shown from NVIDIA H200, 139 GiB: 1, no record yet: 1)"
-    assert recorded("beta/copy").environment == example_results.GPU
-    shutil.rmtree(box.reference / example_results.GPU.machine)
-    assert words("04_beta") == f"{start} (no record yet)"
-
-
-def test_check_tells_machines_of_one_title_apart(box, monkeypatch):
-    monkeypatch.setattr(recording, "satisfied", lambda here: set())
-    for machine, experiment in (("old-name", "beta/loops"), ("nvidia-h200", "beta/copy")):
-        there = dataclasses.replace(example_results.GPU, machine=machine)
-        made_up_records.write(box.reference, there, [made_up_records.comparison(experiment, TIMES)])
-    assert "(shown from NVIDIA H200, 139 GiB (nvidia-h200))" in machine_check.look().lessons["04_beta"].how
+    assert words("04_beta") == f"{start} (2 not recorded yet)"
+    times_s = {"short": 1e-3, "long": 2e-3}
+    made_up_records.write(box.reference, example_results.GPU, [made_up_records.comparison("beta/copy", times_s)])
+    assert words("04_beta") == f"{start} (shown from NVIDIA H200, 139 GiB, 1 not recorded yet)"
 
 
 def test_a_damaged_notebook_is_named_and_the_rest_is_checked(box, capsys):
@@ -210,6 +138,7 @@ def program(folder: Path, name: str, text: str) -> None:
     path.chmod(0o755)
 
 
+@pytest.mark.skipif(os.name == "nt", reason="writes POSIX shell scripts")
 @pytest.mark.parametrize(
     ("hidden", "advice"),
     [(False, "this torch is built for CPUs. Delete the folder .venv, set TORCH_INDEX_URL"), (True, "Unset it.")],
@@ -220,11 +149,9 @@ def test_a_gpu_that_torch_does_not_use_comes_with_the_way_out(tmp_path, monkeypa
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if hidden:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    probe = {"available": False, "built_for": "CPUs", "environment": sandbox_here().to_record()}
-    first, second = machine_check._gpus(probe)
-    assert (first.state, first.details) == ("missing", "NVIDIA A, Rev 2, driver 570.12")
-    assert advice in first.advice
-    assert second.state == "missing"
+    finding = machine_check._gpu({"available": False, "built_for": "CPUs", "environment": {}})
+    assert (finding.state, finding.details) == ("missing", "NVIDIA A, Rev 2, driver 570.12")
+    assert advice in finding.advice
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="torch.compile looks for another compiler there")
@@ -239,13 +166,3 @@ def test_a_missing_compiler_says_what_to_install_or_to_set(tmp_path, monkeypatch
     monkeypatch.setenv("CXX", "clang++")
     assert machine_check._compiler().state == "ok"
     assert "compiler" in recording.satisfied(sandbox_here())
-    monkeypatch.setenv("CXX", "icpx")
-    assert machine_check._compiler().details == "no icpx, which CXX names"
-
-
-def test_a_full_disk_and_a_missing_package_are_findings(box, monkeypatch):
-    monkeypatch.setattr(machine_check, "MIN_FREE_BYTES", 2**80)
-    assert machine_check._disk().state == "missing"
-    facility = machine_check._package("a-package-that-is-not-there", "It does something.")
-    assert (facility.state, facility.details) == ("broken", "not installed")
-    assert facility.advice.startswith("It does something. Run `make lab`")

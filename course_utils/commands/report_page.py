@@ -1,28 +1,24 @@
 """One HTML page that puts this machine's results beside the recorded machines', lesson by lesson.
 
-The page holds everything it shows: style, figures and numbers. It asks for nothing from a network or another file.
+The page holds everything it shows. It asks for nothing from a network or another file.
 """
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import datetime
-import html
-import io
 import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tqdm import tqdm
-
+from course_utils.commands import CommandError
 from course_utils.commands.recording import busy_experiments
 from course_utils.results import lessons, store
 from course_utils.results.environment import titles
 from course_utils.results.files import write_whole
 from course_utils.results.lessons import Lesson
-from course_utils.results.result import Fact, NothingToDrawError
+from course_utils.results.result import Fact
 from course_utils.results.store import LessonRecord, RecordError
 from course_utils.show import tables
 from course_utils.show.cards import MARKS
@@ -33,10 +29,6 @@ from course_utils.show.suggestions import typed
 _MIN_SCALE = math.log(1.1)
 
 
-class ReportError(RuntimeError):
-    """The report could not be written. The message says what to do."""
-
-
 class MachineColumn(NamedTuple):
     """One machine's record of a lesson: ``yours``, ``recorded`` or of ``this machine``."""
 
@@ -45,14 +37,13 @@ class MachineColumn(NamedTuple):
     whose: str
 
 
-class Shown(NamedTuple):
-    """One experiment on one machine: its facts by row, what keeps it from being compared, and how it shows itself."""
+class MachineResult(NamedTuple):
+    """One experiment on one machine: its facts by row, what keeps it from being compared, and all its numbers."""
 
     column: MachineColumn
     cells: dict[str, list[Fact]]
     notices: list[str]
     table: str
-    figure: str
     worked_by: str  # who did the work, where that is not the machine as the page calls it
 
 
@@ -65,14 +56,14 @@ def build(output: Path, claims: str = "") -> tuple[str, str]:
         Where it is and how to open it, and what is not on it because it could not be read; empty if everything is.
 
     Raises:
-        ReportError: if it cannot be written; an earlier page is untouched.
+        CommandError: if it cannot be written; an earlier page is untouched.
     """
     path = output / "report.html" if output.is_dir() else output
     problems: list[str] = []
     try:
         write_whole(path, render(claims=claims, problems=problems))
     except OSError as error:
-        raise ReportError(f"cannot write {path}: {error.strerror}. Choose another place with --output.") from error
+        raise CommandError(f"cannot write {path}: {error.strerror}. Choose another place with --output.") from error
     where = f"{path.resolve()}\nOpen it in a browser: {path.resolve().as_uri()}"
     return where, "\n  ".join(["Not on the page, because it cannot be read:", *problems]) if problems else ""
 
@@ -128,15 +119,12 @@ def _machines(columns: Sequence[MachineColumn]) -> list[tuple[MachineColumn, int
 def _sections(columns: Sequence[MachineColumn], problems: list[str]) -> list[dict[str, Any]]:
     """What the template shows of each lesson: of the course first, then of those that only records know."""
     known: dict[str, Lesson] = {}
-    with contextlib.suppress(lessons.LessonError):
-        notebooks = lessons.notebooks_root()  # a package comes without them, and the records say the rest
-        try:
-            known = {lesson.slug: lesson for lesson in lessons.find_lessons(notebooks)}
-        except lessons.LessonError as error:
-            problems.append(str(error))
+    try:
+        known = {lesson.slug: lesson for lesson in lessons.find_lessons()}
+    except lessons.LessonError as error:
+        problems.append(str(error))
     sections = []
-    unknown = sorted({column.record.lesson for column in columns} - set(known))
-    for slug in tqdm([*known, *unknown], "The report", leave=False, disable=None):
+    for slug in dict.fromkeys([*known, *sorted(column.record.lesson for column in columns)]):
         lesson, own_columns = known.get(slug), [column for column in columns if column.record.lesson == slug]
         sections.append(
             {
@@ -152,64 +140,48 @@ def _sections(columns: Sequence[MachineColumn], problems: list[str]) -> list[dic
 
 
 def _experiments(lesson: Lesson | None, columns: Sequence[MachineColumn], problems: list[str]) -> list[dict[str, Any]]:
-    recorded = sorted({name for column in columns for name in column.record.experiments})
     in_order: list[str] = []
     with contextlib.suppress(lessons.LessonError):
         in_order = lessons.experiments(lesson) if lesson else []
+    recorded = sorted({name for column in columns for name in column.record.experiments})
     sections = []
     for name in sorted(recorded, key=lambda name: in_order.index(name) if name in in_order else len(in_order)):
-        machines: list[Shown] = []
+        results: list[MachineResult] = []
         for column in columns:
             try:
                 if name in column.record.experiments:
-                    # One machine's figure is enough: more would make the page heavy without saying more.
-                    machines.append(_shown(column, name, with_figure=not machines))
+                    results.append(_result_of(column, name))
             except RecordError as error:
                 problems.append(str(error))
-        section = {
-            "name": name,
-            "title": name.partition("/")[2].replace("_", " ").capitalize(),
-            "anchor": name.replace("/", "-"),
-            "machines": machines,
-            "rows": list(dict.fromkeys(row for shown in machines for row in shown.cells)),
-            "marks": _marks(machines),
-        }
-        sections += [section] if machines else []
+        if results:
+            section = {
+                "name": name,
+                "title": name.partition("/")[2].replace("_", " ").capitalize(),
+                "anchor": name.replace("/", "-"),
+                "machines": results,
+                "rows": list(dict.fromkeys(row for result in results for row in result.cells)),
+                "marks": _marks(results),
+            }
+            sections.append(section)
     return sections
 
 
-def _shown(column: MachineColumn, name: str, with_figure: bool) -> Shown:
+def _result_of(column: MachineColumn, name: str) -> MachineResult:
     result = column.record.result(name)
     cells: dict[str, list[Fact]] = {}
-    try:
-        for fact in result.facts():
-            cells.setdefault(fact.row or fact.label, []).append(fact)
-        table = tables.html(result.numbers) if result.numbers else ""
-        # Where cases are compared, the bars in the table say it, and each figure weighs 15 kB.
-        is_compared = any(fact.verdict for facts in cells.values() for fact in facts)
-        figure = _picture(result) if with_figure and not is_compared else ""
-    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
-        machine, lesson = column.record.environment.machine, column.record.lesson
-        raise RecordError(
-            f"experiment {name!r} of {machine} cannot be shown ({error}): its data is damaged. "
-            f"Restore the file from git or run {typed(f'record {lesson}')}."
-        ) from error
-    who = "" if result.who == result.environment.title else result.who
-    return Shown(column, cells, _notices(column.record, name, result), table, figure, who)
-
-
-def _notices(record: LessonRecord, name: str, result: Any) -> list[str]:
-    notices = []
+    for fact in result.facts():
+        cells.setdefault(fact.row or fact.label, []).append(fact)
+    notices = [busy_experiments(column.record).get(name, "")]
     if getattr(result, "interrupted", False):
         notices.append("Interrupted before all its rounds were done.")
-    if busy := busy_experiments(record).get(name):
-        notices.append(busy)
-    if store.code_has_changed(record, name):
+    if store.code_has_changed(column.record, name):
         notices.append(store.CODE_HAS_CHANGED)
-    return notices
+    who = "" if result.who == result.environment.title else result.who
+    table = tables.html(result.numbers) if result.numbers else ""
+    return MachineResult(column, cells, list(filter(None, notices)), table, who)
 
 
-def _marks(machines: Sequence[Shown]) -> dict[tuple[str, int], list[float]]:
+def _marks(machines: Sequence[MachineResult]) -> dict[tuple[str, int], list[float]]:
     """Interval plots of one experiment on one logarithmic scale, by row and machine.
 
     Each is low, middle and high of the speed, from 0 (slower) to 100 (faster); 50 is as fast as the baseline.
@@ -222,23 +194,3 @@ def _marks(machines: Sequence[Shown]) -> dict[tuple[str, int], list[float]]:
     }
     reach = max([_MIN_SCALE, *(abs(math.log(value)) for ends in ratios.values() for value in ends)])
     return {key: [round(50 + 48 * math.log(value) / reach, 1) for value in ends] for key, ends in ratios.items()}
-
-
-def _picture(result: Any) -> str:
-    """A result's figure as an HTML image with its description, or nothing.
-
-    Of the formats that browsers know, this one is the smallest.
-    """
-    from PIL import Image
-
-    try:
-        figure = result.plot()
-    except NothingToDrawError:
-        return ""
-    drawn, packed = io.BytesIO(), io.BytesIO()
-    figure.savefig(drawn, format="png", dpi=96)
-    # Few colours are in use, so nobody sees that there are fewer.
-    image = Image.open(drawn).convert("RGB").quantize(32, dither=Image.Dither.NONE)
-    image.convert("RGB").save(packed, format="webp", lossless=True)
-    data = base64.b64encode(packed.getvalue()).decode("ascii")
-    return f'<img src="data:image/webp;base64,{data}" alt="{html.escape(figure.alt)}">'

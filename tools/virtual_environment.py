@@ -10,25 +10,17 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-# JupyterLab saves no widget, of which nothing is left when the notebook is opened again.
-SAVES_NO_WIDGET = "--ContentsManager.pre_save_hook=course_utils.show.saving.without_widgets"
+from make import NEWEST, OLDEST
+from tools.jupyter_settings import jupyter_variables
+
 STAMP = "course-setup.json"
 INPUTS = ("requirements.txt", "constraints.txt", "pyproject.toml")
-KERNEL_START = Path(__file__).with_name("kernel_start.py")
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
-# Settings of JupyterLab. The course works offline: no news, no look for updates, no list of extensions.
-OFFLINE = {
-    "@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": False},
-    "@jupyterlab/extensionmanager-extension:plugin": {"enabled": False},
-    "@jupyterlab/notebook-extension:tracker": {
-        # All cells are in the page. Where JupyterLab guesses how high those out of view are, a link in a lesson misses.
-        "windowingMode": "none",
-        "codeCellConfig": {"lineNumbers": False, "lineWrap": True},  # a long line is read, not cut off
-    },
-}
+# Of the pinned packages: what is downloaded, and what they take on the disk.
+SIZES = {"cpu": ("0.5 GiB", "1.5 GiB"), "cuda": ("2.8 GiB", "7 GiB")}
+_QUIET = {"PIP_NO_INPUT": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
 
 
 class SetupError(Exception):
@@ -49,47 +41,8 @@ def variables(root: Path) -> dict[str, str]:
     return jupyter_variables(root / ".jupyter") | {"VIRTUAL_ENV": str(root / ".venv"), "PATH": path}
 
 
-def jupyter_variables(home: Path) -> dict[str, str]:
-    """The environment variables with which all that Jupyter and IPython write goes to one folder."""
-    folders = {f"JUPYTER_{name.upper()}_DIR": home / name for name in ("config", "data", "runtime")}
-    folders |= {f"JUPYTERLAB_{name.upper()}_DIR": home / name for name in ("settings", "workspaces")}
-    folders["IPYTHONDIR"] = home / "ipython"
-    dropped = {"PYTHONHOME", "JUPYTER_PATH", "JUPYTER_CONFIG_PATH", "JUPYTERLAB_DIR"}
-    kept = {name: value for name, value in os.environ.items() if name not in dropped}
-    return kept | {name: str(folder) for name, folder in folders.items()} | {"JUPYTER_PREFER_ENV_PATH": "1"}
-
-
-def write_settings(home: Path, css: str, start_up: Sequence[str], settings: Mapping[str, dict] = OFFLINE) -> None:
-    """Write JupyterLab's settings and style, and what each of its kernels runs first, for `jupyter_variables`."""
-    files = {"config/labconfig/default_setting_overrides.json": json.dumps(settings), "config/custom/custom.css": css}
-    files |= {f"ipython/profile_default/startup/{n:02d}-course.py": source for n, source in enumerate(start_up)}
-    for name, text in files.items():
-        (home / name).parent.mkdir(parents=True, exist_ok=True)
-        (home / name).write_text(text, encoding="utf-8")
-
-
-def trust(python: Path | str, notebooks: Path, settings: dict[str, str]) -> None:
-    """Sign the course's notebooks: of one that nobody here has run or signed, JupyterLab drops what is drawn.
-
-    An unchanged copy has the same signature; one that a learner changed is trusted once it has run.
-    """
-    command = [str(python), "-m", "nbformat.sign", *map(str, sorted(notebooks.glob("*.ipynb")))]
-    subprocess.run(command, env=settings, capture_output=True, check=False)
-
-
-def open_jupyterlab(python: Path | str, arguments: list[str], settings: dict[str, str]) -> int:
-    """Start JupyterLab, in place of this process where the system can do that, and return its exit code."""
-    command = [str(python), "-m", "jupyterlab", SAVES_NO_WIDGET, *arguments]
-    if hasattr(os, "geteuid") and os.geteuid() == 0:
-        command.append("--allow-root")  # in a container there is often no other user
-    if os.name != "nt":
-        # Its signals and its questions are its own.
-        sys.stdout.flush()
-        os.execve(command[0], command, settings)
-    return subprocess.run(command, env=settings).returncode
-
-
 def prepare(root: Path) -> Path:
+    """Make or update the environment if that is needed, and return its Python."""
     python = venv_python(root)
     # IPython warns at each start, and takes another folder, where the folder around its own is not there.
     (root / ".jupyter").mkdir(exist_ok=True)
@@ -100,26 +53,30 @@ def prepare(root: Path) -> Path:
         return python
 
     started = time.monotonic()
+    print("\n".join(what_comes(root, torch_index)), flush=True)
     if not _is_whole(root, stamp) and not _adopt(root):
         _create(root)
     stamp = {key: value for key, value in _read_stamp(root).items() if key != "digest"}
     _write_stamp(root, stamp)
-    for hint in size_hints(root, torch_index):
-        print(hint)
     _install(root, torch_index, stamp)
     _write_stamp(root, {**stamp, "torch_index": torch_index, "digest": digest})
     print(f"Ready in {time.monotonic() - started:.0f} s. The next start takes no time.\n", flush=True)
     return python
 
 
-def size_hints(root: Path, torch_index: str | None) -> list[str]:
-    """What is worth knowing before torch is downloaded: which build suits a machine without an NVIDIA GPU."""
-    if torch_index or _torch_is_installed(root) or platform.system() != "Linux" or has_nvidia_gpu():
-        return []
-    return [
-        "No NVIDIA GPU found. The ordinary torch for Linux is a large download with CUDA; the CPU build is small.",
-        f"To choose it, press Ctrl-C and run:  TORCH_INDEX_URL={CPU_INDEX} make lab\n",
-    ]
+def what_comes(root: Path, torch_index: str | None) -> list[str]:
+    """What is about to be downloaded, and which build of torch suits a machine without an NVIDIA GPU."""
+    if _torch_is_installed(root):
+        return ["Bringing the packages in .venv up to date."]
+    has_cuda = platform.system() == "Linux" and not (torch_index or "").rstrip("/").endswith("cpu")
+    download, disk = SIZES["cuda" if has_cuda else "cpu"]
+    lines = [f"Installing the course into .venv: about {download} to download, {disk} on the disk."]
+    if has_cuda and not torch_index and not has_nvidia_gpu():
+        lines += [
+            f"No NVIDIA GPU found. Without CUDA it would be {SIZES['cpu'][0]} and {SIZES['cpu'][1]}. To choose that, "
+            f"press Ctrl-C and run:  TORCH_INDEX_URL={CPU_INDEX} make lab\n",
+        ]
+    return lines
 
 
 def has_nvidia_gpu() -> bool:
@@ -160,7 +117,7 @@ def _adopt(root: Path) -> bool:
     python = venv_python(root)
     if not python.exists() or _read_stamp(root):
         return False
-    test = "import sys, pip; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))"
+    test = f"import sys, pip; sys.exit(not {OLDEST} <= sys.version_info[:2] <= {NEWEST})"
     if subprocess.run([python, "-c", test], capture_output=True).returncode:
         return False
     _write_stamp(root, _identity(root))
@@ -196,26 +153,64 @@ def _torch_is_installed(root: Path) -> bool:
 
 def _install(root: Path, torch_index: str | None, stamp: dict) -> None:
     """Install all of it; only torch comes from ``torch_index``, everything else from the ordinary index."""
+    uv = _uv(root)
+
+    def install(words: str, *arguments: str) -> None:
+        """By uv, which takes a fourth of the time, or else by pip, which says what is wrong."""
+        print(f"Installing {words} ...", flush=True)
+        if uv:
+            command = [uv, "pip", "install", "--python", venv_python(root), *arguments]
+            if subprocess.run(command, cwd=root, env=_variables_for_uv(root)).returncode == 0:
+                return
+            print("That did not work with uv; pip tries it.", flush=True)
+        if _pip(root, "install", *arguments):
+            raise SetupError(
+                "pip says above what is wrong: mend it (free disk space, a connection, TORCH_INDEX_URL if you set it), "
+                "then run the same command again. What was downloaded is kept."
+            )
+
     if torch_index:
         if torch_index != stamp.get("torch_index") and _torch_is_installed(root):
-            # pip takes any build of the pinned version for good enough and would keep the other one.
-            _run_pip(root, "Removing the other build of torch", "uninstall", "-y", "torch")
+            # An installed build of the pinned version would be good enough, and stay.
+            _pip(root, "uninstall", "-y", "torch")
         pinned = re.search(r"^torch\s*==\S+", (root / "requirements.txt").read_text(encoding="utf-8"), re.M)[0]
-        _run_pip(root, f"Installing torch from {torch_index}", "install", "--index-url", torch_index, pinned)
-    requirements = ("-r", "requirements.txt", "-c", "constraints.txt")
-    _run_pip(root, "Installing the packages of the course", "install", *requirements)
-    _run_pip(root, "Installing the course itself", "install", "-e", ".", "--no-deps", "--no-build-isolation")
+        install(f"torch from {torch_index}", "--index-url", torch_index, pinned)
+    install("the packages of the course", "-r", "requirements.txt", "-c", "constraints.txt")
+    install("the course itself", "-e", ".", "--no-deps", "--no-build-isolation")
 
 
-def _run_pip(root: Path, words: str, *arguments: str) -> None:
-    print(f"{words} ...", flush=True)
-    settings = {"PIP_NO_INPUT": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+def _uv(root: Path) -> str | None:
+    """The program uv: the machine's own, or one that pip puts into the environment, if it can."""
+    folder = str(venv_python(root).parent)
+    if not (found := shutil.which("uv") or shutil.which("uv", path=folder)):
+        _pip(root, "install", "--quiet", "--retries", "0", "uv", stderr=subprocess.DEVNULL)
+        found = shutil.which("uv", path=folder)
+    return found
+
+
+def _variables_for_uv(root: Path) -> dict[str, str]:
+    """Environment variables with which uv takes packages from where pip is set up to take them from."""
+    command = [venv_python(root), "-m", "pip", "config", "list"]
+    listed = subprocess.run(command, cwd=root, env=variables(root), capture_output=True, text=True).stdout
+    # Variables come first in pip's list, and count more than its files.
+    settings = {}
+    for key, value in re.findall(r"^(?:global|install|:env:)\.([\w-]+)='(.*)'$", listed, re.M):
+        settings.setdefault(key, value)
+    words = {key: value.replace("\\n", " ").split() for key, value in settings.items()}
+    named = {
+        "UV_DEFAULT_INDEX": settings.get("index-url"),
+        "UV_INDEX": " ".join(words.get("extra-index-url", ())),
+        "UV_FIND_LINKS": ",".join(words.get("find-links", ())),
+        "SSL_CERT_FILE": settings.get("cert"),
+        "UV_INDEX_STRATEGY": "unsafe-best-match",  # as pip does: of all indices, the one that has it
+    }
+    return {name: value for name, value in named.items() if value} | variables(root)
+
+
+def _pip(root: Path, *arguments: str, **options: int) -> int:
+    settings = dict(_QUIET)
     if "PYTHONDONTWRITEBYTECODE" not in os.environ:
         # Compiling everything takes as long as installing it; Python compiles what is imported when it first is.
         settings["PIP_NO_COMPILE"] = "1"
     command = [venv_python(root), "-m", "pip", *arguments]
-    if subprocess.run(command, cwd=root, env=variables(root) | settings).returncode:
-        raise SetupError(
-            "pip says above what is wrong: mend it (free disk space, a connection, TORCH_INDEX_URL if you set it), "
-            "then run the same command again. What was downloaded is kept."
-        )
+    return subprocess.run(command, cwd=root, env=variables(root) | settings, **options).returncode

@@ -1,0 +1,200 @@
+"""The report: records of two machines on one page that needs nothing else."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import json
+import re
+import shutil
+
+import pytest
+
+from course_utils.commands import cli, report_page
+from course_utils.results import store
+from course_utils.results.curves import Curve, Curves
+from course_utils.results.environment import Environment
+from course_utils.results.measurement import Measurement
+from tests import made_up_records
+from tests.sandbox import Sandbox, sandbox
+from tests.sandbox import here as sandbox_here
+
+__all__ = ["sandbox"]
+
+TODAY = datetime.date(2026, 1, 2)
+NAMES = tuple(f"alpha/{name}" for name in ("loops", "over_n", "one", "kernels", "loss"))
+
+
+def results(slower: float) -> list:
+    """Results of five kinds."""
+    times_s = {"short": 1e-3, "long <&> twice": slower * 1e-3}
+    here = made_up_records.CPU
+    return [
+        made_up_records.comparison("alpha/loops", times_s),
+        made_up_records.sweep("alpha/over_n", (2000, 8000), lambda n: times_s),
+        Measurement("one loop", (1e-3, 1.1e-3, 1.2e-3) * 3, environment=here, name="alpha/one"),
+        made_up_records.table("alpha/kernels", [{"case": "mask", "kernel": "math", "peak": 2**20}], {"peak": "bytes"}),
+        Curves((Curve("fp32", (1, 2), (2.5, 1.25)),), "step", "reserved (MiB)", here, name="alpha/loss"),
+    ]
+
+
+@pytest.fixture
+def mine(sandbox: Sandbox) -> Environment:
+    cells = [f'measure(name="{name}", parameters={{"n": 5000}})' for name in NAMES]
+    sandbox.notebook("00_alpha", *cells)
+    return dataclasses.replace(sandbox_here(), date="2026-01-01")
+
+
+@pytest.fixture
+def other(mine: Environment) -> Environment:
+    """A machine that is not this one, and sorts before it: an accelerator."""
+    return dataclasses.replace(
+        mine, machine="other-gpu", device_kind="cuda", device_name="Other GPU", gpu_count=1, size="full"
+    )
+
+
+@pytest.fixture
+def both(sandbox: Sandbox, mine: Environment, other: Environment) -> Sandbox:
+    made_up_records.write(sandbox.results, mine, results(2.0))
+    made_up_records.write(sandbox.reference, other, results(1.5))
+    return sandbox
+
+
+def text_of(page: str) -> str:
+    return " ".join(re.sub(r"<style>.*?</style>|<[^>]+>", " ", page, flags=re.DOTALL).split())
+
+
+def test_both_machines_stand_side_by_side_with_verdict_and_interval(both, mine, other):
+    page = report_page.render(TODAY)
+    table = re.search(r'<table class="side stack".*?</table>', page, flags=re.DOTALL)[0]
+    heads = re.findall(r'<th scope="col"[^>]*>(.*?)</th>', table, flags=re.DOTALL)
+    assert [head.partition("<small>")[0] for head in heads[1:]] == [mine.title, other.title]
+    assert "this machine, smoke sizes, 2026-01-01" in table
+    assert "recorded, full sizes" in table
+    for root, machine in ((both.results, mine), (both.reference, other)):
+        case = store.load_lesson(root / machine.machine / "alpha.json").result("alpha/loops")["long <&> twice"]
+        assert f"▼ {case.in_words()}" in text_of(table)
+    assert table.count('class="verdict ') == 2
+    words = text_of(page)
+    for shown in (*NAMES, "value 2000: long", "one loop", "kernel: math; peak: 1.00 MiB", "1.25 at step 2"):
+        assert shown in words
+
+
+def test_the_page_holds_everything_and_escapes_what_it_shows(both):
+    page = report_page.render(TODAY)
+    assert report_page.render(TODAY) == page
+    assert "Written on 2026-01-02" in page
+    assert "long &lt;&amp;&gt; twice" in page
+    assert "<&>" not in page
+    links = re.findall(r'(?:src|href|action|srcset)="([^"]*)"', page)
+    assert links
+    assert all(link.startswith(("data:", "#")) for link in links)
+    assert not re.search(r"@import|url\(", page)
+
+
+def test_every_committed_record_can_be_shown(sandbox, monkeypatch):
+    for name in ("COURSE_REFERENCE_ROOT", "COURSE_NOTEBOOKS"):
+        monkeypatch.delenv(name)
+    problems = []
+    page = report_page.render(TODAY, problems=problems)
+    assert problems == []
+    recorded = {path.stem for path in store.reference_root().glob("*/*.json")}
+    assert set(re.findall(r'<section aria-labelledby="(\w+)">', page)) >= recorded
+    assert "Nothing is recorded on this machine yet" in text_of(page)
+
+
+def folded(page: str) -> list[str]:
+    """Lessons of which only the heading shows until they are opened."""
+    sections = re.findall(r'<section aria-labelledby="(\w+)">(.*?)</section>', page, flags=re.DOTALL)
+    return [slug for slug, inside in sections if '<details class="others">' in inside]
+
+
+def test_your_own_lessons_are_marked_and_the_others_folded(both, other):
+    both.notebook("01_beta", 'measure(name="beta/one")')
+    made_up_records.write(both.reference, other, [dataclasses.replace(results(1.5)[2], name="beta/one")])
+    page = report_page.render(TODAY)
+    assert folded(page) == ["beta"]
+    assert re.findall(r'<li class="here"><a href="#(\w+)"', page) == ["alpha"]
+    assert "● marks the lessons that you have recorded" in page
+    assert "Not recorded on this machine yet. Run course record beta ." in text_of(page)
+    # The whole page folded would show nothing.
+    shutil.rmtree(both.results)
+    page = report_page.render(TODAY)
+    assert folded(page) == []
+    assert "●" not in page.partition("</style>")[2]
+
+
+def test_a_bad_record_is_named_and_the_rest_is_shown(both, other, mine, capsys, tmp_path):
+    path = both.reference / other.machine / "alpha.json"
+    whole = path.read_text()
+    data = json.loads(whole)
+    data["experiments"]["alpha/loops"]["data"].pop("cases")
+    for damaged, message in ((whole[:200], "other-gpu/alpha.json cannot be read"), (json.dumps(data), "is damaged")):
+        path.write_text(damaged)
+        page = report_page.render(TODAY)
+        assert "Not everything could be shown" in page
+        assert message in page
+        assert f'<th scope="row">{mine.title}' in page
+        assert 'class="verdict ' in page
+        # The page may be read by somebody else: who made it hears of it as well.
+        assert cli.main(["report", "--output", str(tmp_path)]) == 1
+        printed = capsys.readouterr()
+        assert printed.out.startswith(f"{tmp_path / 'report.html'}\n")
+        assert printed.err.startswith("Not on the page, because it cannot be read:\n")
+        assert message in printed.err
+
+
+def test_a_busy_machine_and_other_code_are_noticed_beside_the_numbers(both, mine):
+    page = report_page.render(TODAY)
+    assert "Other programs" not in page
+    assert "has changed" not in page
+    busy = dataclasses.replace(results(2.0)[0], busy="Other programs kept 1.3 of 2 cores busy.")
+    made_up_records.write(both.results, mine, [busy])
+    path = both.notebooks / "00_alpha.ipynb"
+    path.write_text(path.read_text().replace("measure(name", "measure(lambda: 1, name"))
+    page = report_page.render(TODAY)
+    assert f"{mine.title} (this machine, smoke sizes, 2026-01-01): Other programs kept 1.3 of 2 cores busy." in page
+    assert "code has changed since" in page
+
+
+def test_the_command_writes_the_page_and_prints_its_path(both, capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["report", "--output", "pages/mine.html"]) == 0
+    page = tmp_path / "pages/mine.html"
+    assert capsys.readouterr().out == f"{page}\nOpen it in a browser: {page.as_uri()}\n"
+    assert page.read_text().startswith("<!DOCTYPE html>")
+    assert [path.name for path in (tmp_path / "pages").iterdir()] == ["mine.html"]
+    assert cli.main(["report", "--output", str(page / "report.html")]) == 1
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "Choose another place with --output." in error
+
+
+@pytest.mark.browser
+def test_a_browser_shows_both_machines_on_a_desk_and_on_a_phone(chromium, both, mine, tmp_path):
+    path = tmp_path / "report.html"
+    report_page.build(path)
+    for width, scheme in ((1280, "light"), (390, "dark")):
+        page = chromium.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+        asked, errors = [], []
+        page.on("request", lambda request, asked=asked: asked.append(request.url))
+        page.on("pageerror", lambda error, errors=errors: errors.append(str(error)))
+        page.goto(path.as_uri())
+        assert [url for url in asked if not url.startswith("data:")] == [path.as_uri()]
+        assert errors == []
+        cells = page.locator("table.side").first.locator("tbody td")
+        first, second = (cells.nth(i).bounding_box() for i in range(2))
+        if width > 640:
+            assert first["y"] == second["y"]
+        else:
+            assert first["y"] < second["y"]
+            assert mine.title in cells.first.evaluate("cell => getComputedStyle(cell, '::before').content")
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        light = sum(map(int, re.findall(r"\d+", page.evaluate("getComputedStyle(document.body).backgroundColor"))))
+        assert (light > 600) == (scheme == "light")
+        page.close()
+
+
+def test_claims_come_before_the_lessons(both):
+    page = report_page.render(TODAY, "<p>of <b>mine</b></p>")
+    assert page.index("by your records</h2>\n<p>of <b>mine</b></p>") < page.index('id="alpha"')

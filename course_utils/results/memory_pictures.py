@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
@@ -29,10 +27,9 @@ from course_utils.show.canvas import (
 )
 from course_utils.show.colours import GREY_11, GREY_22, GREY_E8
 from course_utils.show.formats import format_bytes
-from course_utils.show.viewer import StoredView, stored_view
 
 if TYPE_CHECKING:
-    from course_utils.results.memory_trace import MemoryBlock, MemoryTrace
+    from course_utils.results.memory_trace import MemoryTrace
 
 # Okabe and Ito's palette, in the order of `MEMORY_KINDS`. What stays is blue and grey, what comes and goes is warm.
 _HUES = {
@@ -45,9 +42,6 @@ _HUES = {
 }
 KIND_COLOURS = {kind: colours.of(hue) for kind, hue in _HUES.items()}
 _PANEL_WIDTH_IN = 6.9
-# Blocks of at least this share of the peak get an outline.
-_OUTLINED = 1 / 120
-_MOST_OUTLINES = 300
 _MOST_MODULES = 7
 
 
@@ -57,20 +51,6 @@ def _unit(largest: int) -> tuple[float, str]:
         if largest >= size:
             return size, name
     return 1.0, "B"
-
-
-def _stacking(trace: MemoryTrace) -> list[MemoryBlock]:
-    """The blocks from the bottom to the top of the picture: by kind, and what has been there longer lies below."""
-    order = {kind: i for i, kind in enumerate(KIND_COLOURS)}
-    return sorted(trace.blocks, key=lambda b: (order[b.kind], b.born, -b.died, b.module, b.line, b.op, b.size_bytes))
-
-
-def _bottoms(blocks: Sequence[MemoryBlock], moments: int) -> np.ndarray:
-    """Bytes below each block at each moment, ``[blocks, moments]``."""
-    sizes = np.zeros((len(blocks) + 1, moments), dtype=np.int64)
-    for i, block in enumerate(blocks):
-        sizes[i + 1, block.born : block.died] = block.size_bytes
-    return np.cumsum(sizes, axis=0)[:-1]
 
 
 def _groups(trace: MemoryTrace, by: str) -> dict[str, tuple[int, ...]]:
@@ -90,22 +70,6 @@ def _colours(groups: Sequence[str], by: str) -> list[str]:
     return [CASE_COLOURS[(i + 1) % len(CASE_COLOURS)] for i in range(len(groups))]
 
 
-def _outlines(ax: Axes, trace: MemoryTrace, edges: np.ndarray, scale: float) -> None:
-    """White hairlines around the large blocks, so that each can be told from its neighbours."""
-    blocks = _stacking(trace)
-    bottoms = _bottoms(blocks, trace.moments) / scale
-    large = [i for i, block in enumerate(blocks) if block.size_bytes >= _OUTLINED * trace.peak_bytes]
-    large = sorted(large, key=lambda i: -blocks[i].size_bytes)[:_MOST_OUTLINES]
-    shapes = []
-    for i in sorted(large):
-        born, died = blocks[i].born, blocks[i].died
-        x = np.repeat(edges[born : died + 1], 2)[1:-1]
-        low = np.repeat(bottoms[i, born:died], 2)
-        high = low + blocks[i].size_bytes / scale
-        shapes.append(np.column_stack([np.append(x, x[::-1]), np.append(low, high[::-1])]))
-    ax.add_collection(PolyCollection(shapes, facecolors="none", edgecolors="white", linewidths=0.35, zorder=2.2))
-
-
 def _areas(ax: Axes, trace: MemoryTrace, by: str) -> None:
     groups, edges = _groups(trace, by), np.arange(trace.moments + 1)
     highest = max(trace.peak_bytes, trace.peak_reserved_bytes or 0)
@@ -113,8 +77,6 @@ def _areas(ax: Axes, trace: MemoryTrace, by: str) -> None:
     if groups:
         layers = np.array([[*values, values[-1]] for values in groups.values()]) / scale
         ax.stackplot(edges, layers, colors=_colours(list(groups), by), step="post", lw=0, zorder=2)
-    if by == "kind":
-        _outlines(ax, trace, edges, scale)
     if trace.reserved_bytes:
         reserved = np.asarray(trace.reserved_bytes) / scale
         ax.step(
@@ -203,28 +165,3 @@ def description(trace: MemoryTrace, by: str = "kind") -> str:
         f"{format_bytes(trace.end_bytes)} after it."
         f"{reserved}"
     )
-
-
-def memory_explorer(trace: MemoryTrace) -> StoredView:
-    """A trace to zoom into, and its table; for `MemoryTrace.explore`."""
-    words = description(trace)
-    kinds, blocks = list(trace.by_kind()), _stacking(trace)
-    texts = list(dict.fromkeys(part for b in blocks for part in (b.module, b.line, b.op)))
-    number = {part: i for i, part in enumerate(texts)}
-    state = {
-        "words": words,
-        "caption": trace.caption,
-        "counted": "moments that were kept" if trace.condensed else "allocations and releases",
-        "times_us": trace.times_us,
-        "kinds": [[kind, f"var(--course-{_HUES[kind]})"] for kind in kinds],
-        "texts": texts,
-        "blocks": [
-            [b.size_bytes, b.born, b.died, kinds.index(b.kind), number[b.module], number[b.line], number[b.op], b.count]
-            for b in blocks
-        ],
-        "reserved_bytes": trace.reserved_bytes,
-        "phases": [[phase.name, phase.first, phase.last] for phase in trace.phases],
-        "peak": trace.peak_moment,
-    }
-    page = stored_view("trace", [state], f"<p>{html.escape(words)}</p>")
-    return StoredView(repr(trace), f"{page}\n{trace.card().html()}")

@@ -221,15 +221,12 @@ class Result(Recorded):
         return iter(())
 
     def plot(self) -> Figure:
-        """Draw the result, with its `caption` under it.
-
-        Returns:
-            The figure. It shows itself in a notebook; ``.savefig(path)`` writes it.
+        """Draw the result, with its `caption` under it, as a figure that shows itself in a notebook.
 
         Raises:
             NothingToDrawError: if there is nothing to draw.
         """
-        raise NotImplementedError
+        raise NothingToDrawError(f"a result of the kind {self.kind!r} has no figure; its card shows it")
 
     @property
     def is_measured(self) -> bool:

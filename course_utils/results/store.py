@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from course_utils.results.code_hash import code_hash
-from course_utils.results.files import clone_root, package_root, write_whole
-from course_utils.results.result_types import RESULT_TYPES
 from course_utils.results.environment import Environment
+from course_utils.results.files import clone_root, package_root, write_whole
 from course_utils.results.lessons import experiments, find_lesson, needs
 from course_utils.results.notebook_files import NEEDS, LessonError
 from course_utils.results.result import checked_worked_by, compact, structured
+from course_utils.results.result_types import RESULT_TYPES
 from course_utils.results.unrecorded import Several, Unrecorded
 from course_utils.show.suggestions import did_you_mean, typed
 

@@ -20,8 +20,8 @@ import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
 from authoring.execution import KERNELSPEC
+from course_utils.lesson_notebooks import find_lesson, notebooks_root
 from course_utils.lesson_order import file_name
-from course_utils.results.lessons import find_lesson, notebooks_root
 from course_utils.show.page import custom_css
 from tests.jupyterlab import ARGUMENTS, START_S, TOKEN, Notebook, free_port, running
 from tools.environment import KERNEL_START, SAVES_NO_WIDGET, jupyter_variables, trust, write_settings

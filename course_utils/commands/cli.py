@@ -180,8 +180,8 @@ def _check(options: argparse.Namespace) -> int:
 
 
 def _copy(options: argparse.Namespace) -> int:
-    from course_utils.results.files import write_whole
-    from course_utils.results.lessons import LessonError, find_lesson
+    from course_utils.files import write_whole
+    from course_utils.lesson_notebooks import LessonError, find_lesson
 
     try:
         chosen = [find_lesson(name).path for name in options.lessons]
@@ -206,8 +206,8 @@ def _copy(options: argparse.Namespace) -> int:
 
 def _record(options: argparse.Namespace) -> int:
     from course_utils.commands import recording
+    from course_utils.lesson_notebooks import LessonError, find_lesson, find_lessons
     from course_utils.results import store
-    from course_utils.results.lessons import LessonError, find_lesson, find_lessons
 
     try:
         chosen = [find_lesson(name) for name in options.lessons] if options.lessons else find_lessons()

@@ -349,11 +349,6 @@ class Comparison(Result):
                 practical=self.practical,
             )
 
-    def measurements(self) -> Iterator[tuple[None, Comparison, Measurement]]:
-        """Every case's times."""
-        for case in self.cases:
-            yield None, self, case
-
     def plot(self) -> Figure:
         """Draw how fast each case is relative to the baseline, round by round; see :meth:`Result.plot`."""
         from course_utils.show import canvas

@@ -158,7 +158,7 @@ class Curves(Result):
             marker = "o" if len(curve.x) < 3 else ""
             ax.plot(curve.x, y, marker=marker, label=curve.label, zorder=2 + 0.01 * i, **look)
         if values:
-            canvas.scale_axis(ax, "y", values, log=False, count=6)
+            canvas.scale_axis(ax, "y", values, count=6)
         whole = all(float(x).is_integer() for curve in self for x in curve.x)
         ax.xaxis.get_major_locator().set_params(integer=whole)
         ax.set_xlabel(self.x_label)

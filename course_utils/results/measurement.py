@@ -182,10 +182,6 @@ class Measurement(Result):
             self.label, self.median_s, self.in_words(), f"{format_seconds(self.median_s)} a call", interval=interval
         )
 
-    def measurements(self) -> Iterator[tuple[None, None, Measurement]]:
-        """Itself."""
-        yield None, None, self
-
     def in_words(self, unit: str | None = None) -> str:
         """The median time and its interval, inside a sentence."""
         low, high = map(format_seconds, self.interval_s.ends)

@@ -83,8 +83,6 @@ class MemoryTrace(Result):
         for block in self.blocks:
             if block.kind not in MEMORY_KINDS or not 0 <= block.born < block.died <= moments or block.size_bytes < 0:
                 raise ValueError(f"{self.label!r} has a block that makes no sense: {block}")
-        if any(not 0 <= phase.first <= phase.last < moments for phase in self.phases):
-            raise ValueError(f"{self.label!r} has a phase outside of its moments")
         if len(self.reserved_bytes) not in (0, moments) or len(self.plain_s) != len(self.traced_s):
             raise ValueError(f"{self.label!r} has series of different lengths")
 
@@ -156,11 +154,6 @@ class MemoryTrace(Result):
     def extra_peak_bytes(self) -> int:
         """How far the peak rises above what was there before the call."""
         return self.peak_bytes - self.start_bytes
-
-    @property
-    def peak_reserved_bytes(self) -> int | None:
-        """The most that the caching allocator had taken from the device; None on a CPU."""
-        return max(self.reserved_bytes, default=None)
 
     @property
     def scratch_bytes(self) -> int | None:

@@ -18,9 +18,7 @@ from course_utils.show.formats import is_number
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from course_utils.results.comparison import Comparison
     from course_utils.results.environment import Environment
-    from course_utils.results.measurement import Measurement
     from course_utils.show.tables import Sheet
 
 
@@ -215,10 +213,6 @@ class Result(Recorded):
     def facts(self) -> Iterator[Fact]:
         """Yield what the result says. Baselines are left out: every case is seen against its own."""
         raise NotImplementedError
-
-    def measurements(self) -> Iterator[tuple[tuple[str, Any] | None, Comparison | None, Measurement]]:
-        """Yield raw times: the point of the sweep (name and value), the comparison that they are part of, the times."""
-        return iter(())
 
     def plot(self) -> Figure:
         """Draw the result, with its `caption` under it, as a figure that shows itself in a notebook.

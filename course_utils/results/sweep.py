@@ -30,7 +30,6 @@ from course_utils.show.formats import (
 from course_utils.show.tables import Column, Sheet, split
 
 if TYPE_CHECKING:
-
     pass
 
 _WORDS = {
@@ -234,12 +233,6 @@ class Sweep(Result):
                 in_bytes = _what_and_unit(self.over)[1] in _BYTES
                 row = f"{_named(point.value, self.over)}: {fact.label}" if in_bytes else ""
                 yield dataclasses.replace(fact, label=f"{self.over} {point.value}: {fact.label}", row=row)
-
-    def measurements(self) -> Iterator[tuple[tuple[str, Any], Comparison, Measurement]]:
-        """Every case's times at every point."""
-        for point in self.points:
-            for case in point.comparison.cases:
-                yield (self.over, point.value), point.comparison, case
 
     def _where(self, at: Sequence[int], brief: bool = False) -> str:
         """Some of the points among all that were measured, in words; ``brief`` leaves out what varies."""

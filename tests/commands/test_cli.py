@@ -15,8 +15,8 @@ import pytest
 
 from authoring import __main__ as authoring
 from course_utils.commands import cli, machine_check, recording
+from course_utils.lesson_notebooks import find_lesson, find_lessons, question
 from course_utils.lesson_order import file_name
-from course_utils.results.lessons import find_lesson, find_lessons, question
 from course_utils.results.store import recorded
 from own_program import command
 from tests import example_results, made_up_records

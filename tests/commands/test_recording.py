@@ -15,9 +15,10 @@ from pathlib import Path
 
 import pytest
 
+from course_utils import lesson_notebooks as lessons
 from course_utils.commands import cli, recording
 from course_utils.commands.recording import RecordingError
-from course_utils.results import lessons, store
+from course_utils.results import store
 from course_utils.results.paired import Verdict
 from tests.sandbox import SET_UP, Sandbox, alive, comparing, kill, number_in, sandbox, wait_for
 from tests.sandbox import here as sandbox_here

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from course_utils.results.code_hash import code_hash
-from course_utils.results.lessons import (
+from course_utils.lesson_notebooks import (
     LessonError,
     experiments,
     find_lesson,

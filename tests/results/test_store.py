@@ -28,7 +28,7 @@ from course_utils.results.comparison import Comparison
 from course_utils.results.environment import Environment
 from course_utils.results.measurement import Measurement
 from course_utils.results.sweep import Sweep, SweepPoint
-from course_utils.results.lessons import find_lesson
+from course_utils.lesson_notebooks import find_lesson
 from course_utils.results.store import Experiment, LessonRecord, RecordError, load_lesson, recorded, save_lesson
 from course_utils.results.unrecorded import Unrecorded
 from tests.example_results import CPU, GPU

@@ -186,8 +186,8 @@ class RankResults(Result):
             shown = dataclasses.replace(shown, notes=(*more, *shown.notes))
         else:
             shown = self.table.card()
-            words = shown.words if shown.table else f"{listed(self.keys)}." if self.keys else "nothing."
-            shown = dataclasses.replace(shown, sentence=f"What {how} report: {words}")
+            words = listed(self.keys) if self.keys else "nothing"
+            shown = dataclasses.replace(shown, sentence=f"What {how} report: {words}.")
         provenance = f"{shown.provenance} · {how} · {format_seconds(self.seconds)} from start to end"
         more = {"provenance": provenance, "numbers": self._numbers(), "title": self.name or ""}
         return dataclasses.replace(shown, sentence=self.says or shown.sentence, **more)

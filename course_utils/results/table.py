@@ -171,9 +171,8 @@ class Table(Result):
             for i, column in enumerate(chosen):
                 look = {"color": canvas.case_colour(i + 1), "hatch": _HATCHES[i % len(_HATCHES)] if stacked else ""}
                 values = [(row[column] or 0) / scale for row in self]
-                handles.append(
-                    panel.barh(range(len(names)), values, 0.72, left=ends, ec="white", lw=0.6, zorder=2, **look)
-                )
+                look |= {"height": 0.72 if stacked else 0.8, "edgecolor": "white", "lw": 0.6, "zorder": 2}
+                handles.append(panel.barh(range(len(names)), values, left=ends, **look))
                 ends = [end + value for end, value in zip(ends, values, strict=True)]
             for y, (end, total) in enumerate(zip(ends, totals, strict=True)):
                 beside = {"textcoords": "offset points", "va": "center", "fontsize": 9}

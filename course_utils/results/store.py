@@ -78,7 +78,9 @@ class LessonRecord:
             )
         experiment = self.experiments[name]
         try:
-            worked_by = checked_worked_by(experiment.data["worked_by"])
+            # What does not say what did the work was done by what the machine's lessons measure on.
+            as_a_rule = "cpu" if self.environment.device_kind == "cpu" else "gpu"
+            worked_by = checked_worked_by(experiment.data.get("worked_by") or as_a_rule)
             here = {"environment": self.environment.to_record(), "worked_by": worked_by}
             return RESULT_TYPES[experiment.kind].from_record({**experiment.data, **here})
         except (KeyError, TypeError, ValueError, AttributeError) as error:

@@ -170,7 +170,9 @@ def test_a_slider_is_moved_without_a_mouse(chromium: Any, lab: str, workspace: P
     Of a card it is the sentence that is read, and of the allocator the paragraph that tells the event.
     """
     path = workspace / "slider.ipynb"
-    cell = new_code_cell("from course_utils import recorded\nrecorded('measuring/training_step').explore()")
+    source = "from course_utils.show.cards import Card\nfrom course_utils.show.viewer import slider\n"
+    source += 'slider("batch", [(f"size {n}", Card(f"At size {n}.")) for n in (1, 2, 3)], Card("All."))'
+    cell = new_code_cell(source)
     path.write_text(nbformat.writes(new_notebook(cells=[cell], metadata={"kernelspec": KERNELSPEC})), encoding="utf-8")
     notebook = Notebook(chromium, f"{lab}/lab/workspaces/slider/tree/{path.name}?token={TOKEN}", 1280, 800)
     notebook.run("notebook:run-all-cells")

@@ -7,8 +7,6 @@ import math
 import re
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from course_utils.results.measurement import Measurement
 from course_utils.results.result import Result
@@ -114,7 +112,7 @@ def test_long_words_of_a_row_wrap_and_a_verdict_stays_on_its_line():
     assert '<td class="words" style="white-space:normal;min-width:13em">ran out' in page
 
 
-@given(st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=8))
+@pytest.mark.parametrize("speeds", [[1.0], [0.99, 1.3], [0.5, 1e-4], [3.0, 700.0], [1e-6, 1e6]])
 def test_an_axis_of_speeds_holds_them_all_and_its_ticks_are_never_below_1(speeds: list[float]):
     axis = speed_axis(speeds, 0.01)
     assert axis.low < min(1.0, *speeds) <= max(1.0, *speeds) < axis.high
@@ -175,15 +173,6 @@ def test_the_recorded_machine_stands_behind_each_case_that_it_has_and_is_named()
     assert card.provenance.startswith(CPU.caption)
     assert card.axis.high > behind["pinned"].bar.high
     assert all(row.behind is None for row in RESULTS["two"].card().rows)
-
-
-def test_a_measurement_shows_its_samples_and_says_once_if_the_time_drifted():
-    (row,) = RESULTS["measurement"].card().rows
-    assert row.bar.samples == tuple(sorted(RESULTS["measurement"].elapsed_s))
-    assert row.bar.low <= row.bar.dot <= row.bar.high
-    many = measurement_of(elapsed_s=tuple(1e-3 + i * 1e-6 for i in range(1000)))
-    assert many.card().rows[0].bar.samples[:: len(many.card().rows[0].bar.samples) - 1] == (1e-3, many.elapsed_s[-1])
-    assert len(many.card()._repr_html_()) < 20_000
 
 
 def _halves(second: float, rounds: int = 40, **more: object) -> Measurement:

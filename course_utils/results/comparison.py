@@ -34,13 +34,7 @@ from course_utils.results.verdicts import (
 )
 from course_utils.show.cards import Bar, Card, Row, Toned, ends_of, plain, speed_axis
 from course_utils.show.colours import BLUE_INK, GREEN_INK, GREY_44, GREY_55, GREY_E4, ORANGE_INK
-from course_utils.show.formats import (
-    format_noise,
-    format_percent,
-    format_seconds,
-    format_times,
-    listed,
-)
+from course_utils.show.formats import format_noise, format_percent, format_seconds, format_times, listed
 from course_utils.show.tables import Column, Sheet, split
 
 if TYPE_CHECKING:

@@ -15,16 +15,7 @@ from course_utils.results.paired import Interval
 from course_utils.results.result import Fact, Result
 from course_utils.results.verdicts import too_busy_parts
 from course_utils.show.cards import Bar, Card, Row, Toned, time_axis
-from course_utils.show.formats import (
-    format_bytes,
-    format_rate,
-    format_seconds,
-    format_times,
-    listed,
-)
-
-if TYPE_CHECKING:
-    pass
+from course_utils.show.formats import format_bytes, format_rate, format_seconds, format_times, listed
 
 # Over the rows' queued-ahead times, beside their times per call.
 OWN_WORK = "GPU's own work"

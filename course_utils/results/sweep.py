@@ -29,9 +29,6 @@ from course_utils.show.formats import (
 )
 from course_utils.show.tables import Column, Sheet, split
 
-if TYPE_CHECKING:
-    pass
-
 _WORDS = {
     Verdict.FASTER: "faster",
     Verdict.SLOWER: "slower",

@@ -8,8 +8,11 @@ from xml.etree import ElementTree
 
 import pytest
 
-from course_utils import lessons
+from course_utils import lessons, recorded
+from course_utils.lessons.activation_checkpointing.drawings import memory_against_time
+from course_utils.lessons.initialization.pictures import losses
 from course_utils.show.drawings import drawing
+from tests.figure_checks import problems_of_texts
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = sorted(Path(lessons.__file__).parent.glob("*/*.svg"))
@@ -37,3 +40,13 @@ def test_a_picture_stands_in_a_page_as_an_image_that_holds_everything():
     path = FILES[0]
     html = drawing(f"{path.parent.name}/{path.stem}")._repr_html_()
     assert re.fullmatch(r'<img src="data:image/svg\+xml;base64,[\w+/=]+" alt="[^"]{100,}\.">', html)
+
+
+def test_a_drawing_of_a_measurement_is_readable_and_described():
+    for draw, experiment in (
+        (memory_against_time, "activation_checkpointing/trade"),
+        (losses, "initialization/losses"),
+    ):
+        fig = draw(recorded(experiment))
+        assert problems_of_texts(fig) == []
+        assert len(fig.alt) > 100

@@ -74,23 +74,8 @@ class Measurement(Result):
         return paired.median_interval(self.elapsed_s)
 
     @property
-    def drift(self) -> Interval:
-        """99% interval of the second half's time over the first half's: the control of a single measurement."""
-        return paired.ratio_interval(self._half_over_half)
-
-    @property
-    def halves_agree(self) -> bool | None:
-        """Whether the second half of the samples took as long as the first, within 1%; None if they are too few."""
-        practical = 1 + paired.PRACTICAL
-        return self.drift.meets(1 / practical, practical) if self.drift.bounded else None
-
-    @property
-    def noise_floor(self) -> float:
-        """How far its halves strayed from each other: 1.004 means by up to 0.4%; infinite if nothing can be said."""
-        return paired.noise_floor(self.drift)
-
-    @property
     def _half_over_half(self) -> list[float]:
+        """Logarithms of the second half's times over the first half's: the control of a single measurement."""
         half = self.rounds // 2
         return paired.log_ratios(self.elapsed_s[half : 2 * half], self.elapsed_s[:half]) if half else []
 
@@ -147,8 +132,9 @@ class Measurement(Result):
         """How long a call takes: a bar for the interval of the median."""
         median, low_high = format_seconds(self.median_s), self.interval_s
         bar = Bar(*(low_high.ends if low_high.bounded else (None, None)), self.median_s)
-        too_busy, drifted = too_busy_parts(self.noise_floor, self.busy, self.whose), ""
-        if self.halves_agree is False:
+        drift, practical = paired.ratio_interval(self._half_over_half), 1 + paired.PRACTICAL
+        too_busy, drifted = too_busy_parts(paired.noise_floor(drift), self.busy, self.whose), ""
+        if drift.bounded and not drift.meets(1 / practical, practical):
             times = format_times(math.exp(statistics.median(self._half_over_half)))
             verb = "was" if times.endswith("fast") else "took"
             drifted = f"The time drifted while it was measured: the second half {verb} {times} as the first. "

@@ -87,6 +87,7 @@ class RankResults(Result):
     def table(self) -> Table:
         """One row a rank, with the plain values; what is nested is read by ``run[rank][name]``."""
         cells = {key: self.values(key) for key in self.keys}
+        # A list or a dictionary fits into no cell.
         plain = [key for key, of_rank in cells.items() if not any(isinstance(v, dict | list) for v in of_rank.values())]
         nested = [key for key in self.keys if key not in (*plain, *self.rounds)]
         notes = () if plain or not nested else (f"Nested values: {', '.join(nested)}; read them by run[rank][name].",)
@@ -94,11 +95,7 @@ class RankResults(Result):
         return Table(
             columns=("rank", *(words for words, _ in columns.values())),
             rows=tuple((report.rank, *(cells[key].get(report.rank) for key in plain)) for report in self.reports),
-            units={
-                words: unit
-                for key, (words, unit) in columns.items()
-                if unit and any(map(is_number, cells[key].values()))
-            },
+            units={words: unit for words, unit in columns.values() if unit},
             environment=self.environment,
             name=self.name or self.program,
             parameters=self.parameters,

@@ -188,11 +188,7 @@ class Result(Recorded):
     whole: Self | None = field(default=None, compare=False)
 
     def saying(self, says: Callable[[Self], str]) -> Self:
-        """The result with a sentence of its own on the card; a new one needs no new measurement.
-
-        Args:
-            says: makes the sentence of the result's numbers. If it fails, the card keeps the sentence that it had, and
-                a note tells the error.
+        """The result with another sentence on its card; if ``says`` fails, it stays as it was, and a note tells why.
 
         Example:
             >>> from course_utils import tabulate
@@ -251,22 +247,17 @@ class Result(Recorded):
 
     @property
     def head(self) -> str:
-        """Who and when, for a card to begin with; empty for what was neither measured just now nor recorded.
-
-        What was worked out or simulated comes out the same on any machine and day, so neither is named.
-        """
+        """Who and when, for a card to begin with; empty for what was neither measured just now nor recorded."""
         if not self.whose or self.environment is None:
             return ""
-        if not self.is_measured:
+        if not self.is_measured:  # it comes out the same on any machine and day, so neither is named
             return self.who.capitalize()
         return self.measured_on.recorded if self.whose == "recorded" else JUST_NOW
 
     def stamp(self, *more: str, grey: bool = False) -> dict[str, Any]:
-        """The fields of its card that tell where it comes from: title, who and when, and the small print.
+        """The fields of its card that tell where it comes from: title, who and when, and the small print with ``more``.
 
-        Args:
-            *more: what the small print tells beside the software; what is empty is left out.
-            grey: whether the card draws marks of the recorded run, so that a reader asks whose they are.
+        ``grey`` says that the card draws marks of the recorded run, so that a reader asks whose they are.
         """
         # What the head tells is not told again. A live card may be read on another day, and beside another machine.
         parts = [self.caption if self.head in ("", JUST_NOW) else f"torch {self.environment.torch}", *more]

@@ -310,8 +310,7 @@ def keep(result: Any, says: Callable[[Any], str] | None = None) -> Any:
 def alike(a: Any, b: Any) -> bool:
     """Whether two results of one name are of one kind, with the same parameters.
 
-    At other problem sizes (``environment.size``) these need only have the same names. At the same, what both name must
-    be equal.
+    At other problem sizes (``environment.size``) only their names count; at the same, what both name must be equal.
     """
     ours, theirs = compact(a.parameters), compact(b.parameters)
     if a.kind != b.kind or a.environment.size != b.environment.size:

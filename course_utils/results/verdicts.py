@@ -67,17 +67,11 @@ def verdict_parts(case: Case, against: bool = True) -> list[str | Toned]:
 
 
 def too_busy_parts(noise_floor: float, busy: str, whose: str, where: str = "") -> list[str | Toned]:
-    """That a machine was too busy to tell, and what would help; nothing if it was not.
-
-    Args:
-        noise_floor: how far identical code strayed; infinite if that is not known.
-        busy: the note on what other programs did.
-        whose: the machine. What somebody else recorded, nobody can run again.
-        where: the points of a sweep that are meant, if not all.
-    """
+    """That a machine was too busy to tell (at some points of a sweep), and what would help; nothing if it was not."""
     limit = _TOO_BUSY_WITHOUT_A_CORE if TOOK_THE_CORE in busy else _TOO_BUSY
     if not limit < noise_floor < math.inf:
         return []
+    # What somebody else recorded, nobody can run again.
     way_out = "" if whose == "recorded" else " Close other programs and run the cell again."
     said = f"{where and ' '}{where}: the same code strayed by a factor of {noise_floor:.1f}.{way_out}"
     return [Toned("This machine was too busy to tell", "unclear"), said]

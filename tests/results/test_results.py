@@ -8,8 +8,6 @@ import random
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from course_utils.results.ceilings import Ceiling, Ceilings
 from course_utils.results.comparison import Comparison
@@ -65,13 +63,13 @@ def test_launch_bound(times: dict[str, float], expected: bool | None) -> None:
     assert (timed.enqueue_median_s, timed.device_median_s) == (times.get("enqueue_s"), times.get("device_s"))
 
 
-@given(st.floats(min_value=1e-12, max_value=1e12))
+@pytest.mark.parametrize("seconds", [1e-12, 3.14159e-6, 1.0, 1e12])
 def test_records_keep_five_digits_and_zeros_but_no_fields_that_say_nothing(seconds: float) -> None:
     record = Measurement("code", (seconds,), peak_allocated_bytes=0).to_record()
     assert set(record) == {"label", "elapsed_s", "calls", "peak_allocated_bytes"}
-    (kept,) = Measurement.from_record(record).elapsed_s
-    assert kept == pytest.approx(seconds, rel=5.1e-5)
-    assert Measurement.from_record(record).to_record() == record
+    again = Measurement.from_record(record)
+    assert again.elapsed_s == (pytest.approx(seconds, rel=5.1e-5),)
+    assert again.to_record() == record
 
 
 # Comparison
@@ -100,10 +98,8 @@ def test_ratio_speedup_and_verdict() -> None:
     result = comparison(measurement("base", 2e-3), measurement("half", 1e-3), measurement("same", 2e-3))
     half = result["half"]
     assert (half.ratio, half.speedup) == (pytest.approx(0.5), pytest.approx(2))
-    assert half.interval.low == half.interval.high == pytest.approx(0.5)
-    assert half.interval.confidence == 0.99
+    assert half.interval.ends == (pytest.approx(0.5), pytest.approx(0.5))
     assert [case.verdict for case in result] == ["SAME", "FASTER", "SAME"]
-    assert (result.labels, result.rounds) == (("base", "half", "same"), ROUNDS)
 
 
 def test_control_decides_what_is_noise() -> None:
@@ -124,12 +120,8 @@ def test_break_even_counts_the_calls_that_pay_for_a_dear_first_one() -> None:
         measurement("cheap", 1e-3, first_call_s=0.001),
         measurement("worse", 4e-3, first_call_s=10.0),
     )
-    calls = result["compiled"].break_even_calls
-    base = result["eager"].median_s
-    # Up to that call the compiled one has taken longer in all, from then on less.
-    assert calls == pytest.approx(10_000 / 1.02, rel=0.01)
-    assert 10.01 + (calls - 1) * base / 2 <= 0.01 + (calls - 1) * base
-    assert 10.01 + (calls - 3) * base / 2 > 0.01 + (calls - 3) * base
+    # After so many calls, a millisecond less each has paid for ten seconds more.
+    assert result["compiled"].break_even_calls == pytest.approx(10_000 / 1.02, rel=0.01)
     assert {result[label].break_even_calls for label in ("cheap", "worse", "eager")} == {None}
 
 

@@ -194,16 +194,12 @@ class Sweep(Result):
         way_out = f": {'; '.join(named)}. A larger budget_s should tell, or stop other programs."
         return [Toned("Too close to call", "unclear"), way_out]
 
-    def story(self, label: str, brief: bool = False) -> str:
-        """How the verdict on one case changes over the range, what is faster first.
+    def _story(self, label: str) -> list[str | Toned]:
+        """How the verdict on one case changes over the range, what is faster first; what is unclear is left out.
 
         For example ``batched is faster from batch 64 on (up to 3.1 times as fast), slower up to 8 (up to 2.4 times as
-        long)``; ``brief`` leaves out how much.
+        long)``.
         """
-        return "".join(map(plain, self._story(label, brief))) or f"{label} is too close to call"
-
-    def _story(self, label: str, brief: bool = False) -> list[str | Toned]:
-        """The same in parts; what is unclear is left out, and nothing if all is."""
         cases = [point.comparison[label] for point in self.points]
         parts: list[str | Toned] = []
         for verdict in (Verdict.FASTER, Verdict.SLOWER, Verdict.SAME):
@@ -216,7 +212,7 @@ class Sweep(Result):
             if verdict is Verdict.SAME:
                 parts.append(f" (within {format_percent(cases[0].comparison.practical)})")
             parts.append(f" {where}")
-            if not brief and verdict in (Verdict.FASTER, Verdict.SLOWER):
+            if verdict in (Verdict.FASTER, Verdict.SLOWER):
                 most = max((cases[i].ratio for i in at), key=lambda ratio: abs(math.log(ratio)))
                 parts.append(f" ({'up to ' if len(at) > 1 else ''}{format_times(most)})")
         return [Toned(label), *parts] if parts else []

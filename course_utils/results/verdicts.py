@@ -110,25 +110,6 @@ def interval_words(case: Case) -> str:
     return format_interval(case.interval.inverse() if case.ratio < 1 else case.interval)
 
 
-def verdict_sentence(case: Case) -> str:
-    """The verdict as a sentence with its interval: ``pinned is 1.83 times as fast as pageable (1.80 to 1.86)``."""
-    if case.verdict is Verdict.UNCLEAR:
-        return WORDS[case.verdict] + (f": {case.label} is {between(case.interval)}" if case.interval.bounded else "")
-    is_decided = not case.is_baseline and case.verdict is not Verdict.SAME
-    return "".join(map(plain, verdict_parts(case))) + (f" ({interval_words(case)})" if is_decided else "")
-
-
-def verdict_in_a_text(case: Case) -> str:
-    """The verdict inside a sentence that names the cases itself: ``1.62 times as fast (1.60 to 1.65)``."""
-    if case.is_baseline:
-        return "the baseline"
-    if case.verdict is Verdict.UNCLEAR:
-        return WORDS[case.verdict] + (f" ({between(case.interval)})" if case.interval.bounded else "")
-    if case.verdict is Verdict.SAME:
-        return f"the same (within {format_percent(case.comparison.practical)})"
-    return f"{format_times(case.ratio)} ({interval_words(case)})"
-
-
 def unclear_parts(comparison: Comparison) -> list[str | Toned]:
     """What could not be decided, in one line, and what would help; nothing if all is decided."""
     unclear = [case for case in comparison.others if case.verdict is Verdict.UNCLEAR]

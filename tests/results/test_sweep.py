@@ -24,11 +24,8 @@ BY_SIZE = Sweep(
 def test_a_sweep_is_summed_up_by_where_each_verdict_holds():
     sweep = RESULTS["sweep of two"]
     slowest, fastest = (format_times(pick(p.comparison["batched"].ratio for p in sweep)) for pick in (max, min))
-    assert sweep.story("batched") == (
-        f"batched is faster from batch 16 on (up to {fastest}), slower up to 4 (up to {slowest})"
-    )
-    assert sweep.story("batched", brief=True) == "batched is faster from batch 16 on, slower up to 4"
-    assert sweep.card().words == f"Against one by one, {sweep.story('batched')}."
+    story = f"batched is faster from batch 16 on (up to {fastest}), slower up to 4 (up to {slowest})"
+    assert sweep.card().words == f"Against one by one, {story}."
 
 
 @pytest.mark.parametrize(
@@ -45,8 +42,8 @@ def test_a_sweep_is_summed_up_by_where_each_verdict_holds():
 def test_a_unit_and_what_is_counted_stand_behind_their_number(over: str, values: tuple[Any, ...], where: str):
     same, faster = (comparison_of({"a": 1.0, "b": ratio}, noise=0.001, rounds=40) for ratio in (1.0, 0.5))
     points = tuple(map(SweepPoint, values, (same, faster, same)))
-    words = Sweep(over=over, points=points, environment=CPU).story("b", brief=True)
-    assert words.startswith(f"b is faster {where}, the same (within 1%) ")
+    words = Sweep(over=over, points=points, environment=CPU).card().words
+    assert words.startswith(f"Against a, b is faster {where} (2.00 times as fast), the same (within 1%) ")
 
 
 def test_what_is_unclear_is_said_once_with_the_way_out():
@@ -87,7 +84,7 @@ def test_a_choice_of_cases_and_points_is_what_the_card_tells_of():
         "pinned, 16 MiB",
     ]
     # Of the points that were measured, not of those that are shown: nothing is said of 1 MiB, where it is slower.
-    assert chosen.story("pinned", brief=True) == "pinned is faster at 64 KiB and at 16 MiB"
+    assert "pinned is faster at 64 KiB and at 16 MiB (up to 4.0" in card.words
     assert repr(card.numbers) == repr(BY_SIZE.numbers)
     assert chosen.showing(["pinned"]).numbers == BY_SIZE.numbers
     for wrong in ({"cases": ["pined"]}, {"at": ["16 GiB"]}):

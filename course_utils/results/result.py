@@ -1,4 +1,4 @@
-"""What all results share: how they show themselves, how they become records, and the registry of their kinds."""
+"""What all results share: how they show themselves, how they become records."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ class Recorded(Shown):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Result(Recorded):
-    """What all results share. A kind of result is a subclass, in a module of its own in ``records/kinds``.
+    """What all results share. A kind of result is a subclass, in a module of its own beside this one.
 
     A kind has to say what it shows (:meth:`card`), what can be compared (:meth:`facts`), and how it is drawn
     (:meth:`plot`). Beside these fields it has its own, the ``environment`` among them.

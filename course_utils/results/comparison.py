@@ -144,7 +144,9 @@ class Case:
     def words(self) -> str:
         """The verdict as a sentence with its interval: ``pinned is 1.83 times as fast as pageable (1.80 to 1.86)``."""
         if self.verdict is Verdict.UNCLEAR:
-            return WORDS[self.verdict] + (f": {self.label} is {between(self.interval)}" if self.interval.bounded else "")
+            return WORDS[self.verdict] + (
+                f": {self.label} is {between(self.interval)}" if self.interval.bounded else ""
+            )
         is_decided = not self.is_baseline and self.verdict is not Verdict.SAME
         return "".join(map(plain, verdict_parts(self))) + (f" ({interval_words(self)})" if is_decided else "")
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from course_utils.results.environment import Environment
 from course_utils.results.result import Fact, Result, by_name
 from course_utils.show.cards import Axis, Bar, Card, Row
-from course_utils.show.formats import listed, plain_number, value_text
+from course_utils.show.formats import listed, value_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -15,7 +15,7 @@ from course_utils.results.measurement import Measurement
 from course_utils.results.result import Fact, Result
 from course_utils.results.table import Table
 from course_utils.show.cards import Card
-from course_utils.show.formats import format_seconds, is_number, listed
+from course_utils.show.formats import format_seconds, listed
 from course_utils.show.tables import Sheet
 
 if TYPE_CHECKING:

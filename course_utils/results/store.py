@@ -16,16 +16,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from course_utils.files import clone_root, package_root, write_whole
+from course_utils.lesson_notebooks import NEEDS, LessonError, experiments, find_lesson, needs
 from course_utils.results.ceilings import Ceilings
 from course_utils.results.code_hash import code_hash
 from course_utils.results.comparison import Comparison
 from course_utils.results.curves import Curves
 from course_utils.results.environment import Environment
-from course_utils.files import clone_root, package_root, write_whole
-from course_utils.lesson_notebooks import experiments, find_lesson, needs
 from course_utils.results.measurement import Measurement
 from course_utils.results.memory_trace import MemoryTrace
-from course_utils.lesson_notebooks import NEEDS, LessonError
 from course_utils.results.rank_results import RankResults
 from course_utils.results.reading import Reading
 from course_utils.results.result import Result, checked_worked_by, compact, structured

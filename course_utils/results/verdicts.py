@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from course_utils.results import paired
 from course_utils.results.paired import Interval, Verdict
-from course_utils.show.cards import Toned, plain
+from course_utils.show.cards import Toned
 from course_utils.show.formats import (
     format_interval,
     format_noise,

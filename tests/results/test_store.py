@@ -33,7 +33,6 @@ from course_utils.results.sweep import Sweep, SweepPoint
 from course_utils.results.unrecorded import Unrecorded
 from tests import made_up_notebooks as made_up
 from tests.example_results import CPU, GPU
-from tests.made_up_records import edit_record
 
 
 def comparison(environment: Environment = CPU, name: str = "tiny/pair", rounds: int = 12) -> Comparison:
@@ -322,9 +321,7 @@ def tiny(reference: Path) -> Callable[..., None]:
     def write(old: str = "", new: str = "") -> None:
         assert old in f"{_SIZES} {_PAIR}"
         cells = [made_up.code(source.replace(old, new)) for source in (_SIZES, _PAIR)]
-        made_up.save(
-            reference.parent / "notebooks" / "01_tiny.ipynb", *cells, made_up.code(_NEEDS_CUDA, "needs-cuda")
-        )
+        made_up.save(reference.parent / "notebooks" / "01_tiny.ipynb", *cells, made_up.code(_NEEDS_CUDA, "needs-cuda"))
 
     write()
     return write

@@ -75,7 +75,7 @@ class Sweep(Result):
         return tuple(point.value for point in self.points)
 
     def showing(self, cases: Sequence[str] | None = None, at: Sequence[Any] | None = None, *, per: str = "") -> Self:
-        """The sweep with a choice of its cases and points, which its card tells of; its folded numbers are those of all.
+        """The sweep with a choice of its cases and points, which its card tells of; its folded numbers are of all.
 
         Args:
             cases: labels, in the order to show them: the one that was asked about first. By default all.

@@ -11,8 +11,8 @@ from authoring import demo, demo_lab, slides, teaching
 from authoring.evidence import EvidenceError
 from authoring.report import claims_section
 from course_utils.commands import CommandError, report_page
-from course_utils.results.files import write_whole
-from course_utils.results.lessons import LessonError, find_lesson, find_lessons, notebooks_root
+from course_utils.files import write_whole
+from course_utils.lesson_notebooks import LessonError, find_lesson, find_lessons, notebooks_root
 from course_utils.results.store import RecordError
 
 _LESSON = "number, name or file of a lesson"

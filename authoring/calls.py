@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import NamedTuple, NewType
 
 from authoring.evidence import EvidenceError
-from course_utils.results.files import write_whole
+from course_utils.files import write_whole
 
 Code = NewType("Code", str)  # its lines and spaces count
 # A call may set what would disturb others, or load what the page does not need; what it set in torch is set back.

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from authoring.reference_pages import reference_pages
-from course_utils.results.notebook_files import read_notebook
+from course_utils.lesson_notebooks import read_notebook
 
 # Pages that follow from other files as a whole.
 GENERATED_PAGES = ("claims.md", "what_to_use_when.md")

@@ -22,9 +22,8 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from authoring.execution import KERNELSPEC, executed, seconds_of
 from authoring.room_text import NOT_FOR_A_ROOM, excerpt, opening
 from course_utils.commands.recording import environment_here
-from course_utils.results.files import write_whole
-from course_utils.results.lessons import Lesson, LessonError
-from course_utils.results.notebook_files import dumped, read_notebook
+from course_utils.files import write_whole
+from course_utils.lesson_notebooks import Lesson, LessonError, dumped, read_notebook
 from course_utils.show.page import dressed
 
 SET_UP = "set-up"

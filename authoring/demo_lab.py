@@ -12,7 +12,7 @@ import nbformat
 from nbformat.sign import NotebookNotary
 
 from authoring.demo import start_up
-from course_utils.results.notebook_files import read_notebook
+from course_utils.lesson_notebooks import read_notebook
 from tools.jupyter_settings import OFFLINE, jupyter_variables, open_jupyterlab, write_settings
 
 LARGE_TYPE = {"code-font-size": "20px", "content-font-size1": "22px", "ui-font-size1": "15px"}

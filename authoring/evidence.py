@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
+from course_utils.files import package_root
+from course_utils.lesson_notebooks import Lesson, LessonError, experiments, find_lesson, notebooks_root
 from course_utils.results import store
-from course_utils.results.files import package_root
-from course_utils.results.lessons import Lesson, LessonError, experiments, find_lesson, notebooks_root
 from course_utils.results.paired import Interval, Verdict
 from course_utils.results.result import WORKED_BY, Result
 from course_utils.results.table import TABLE_UNITS

@@ -11,7 +11,7 @@ import nbformat
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 
-from course_utils.results.notebook_files import LessonError
+from course_utils.lesson_notebooks import LessonError
 
 KERNELSPEC = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
 # Else each kernel that is started warns in the terminal that it talks over TCP, on this machine, without encryption.

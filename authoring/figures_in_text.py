@@ -27,9 +27,8 @@ from authoring.course_texts import ANCHOR, BLANK, Passage, code_blanked, one_lin
 from authoring.evidence import EvidenceError, NotRecordedError
 from authoring.lesson_answers import published_values, rows_text
 from authoring.lesson_files import load_lessons
+from course_utils.lesson_notebooks import Lesson, LessonError, dumped, find_lesson, read_notebook
 from course_utils.results import store
-from course_utils.results.lessons import Lesson, LessonError, find_lesson
-from course_utils.results.notebook_files import dumped, read_notebook
 from course_utils.show.suggestions import typed
 
 WORDS_A_MINUTE = 150  # slower than a novel: code is read, too, and cells are run one by one

@@ -23,8 +23,8 @@ from authoring.calls import Code, Fact
 from authoring.published import Row, RowSays
 from authoring.verdicts import OTHERWISE, RULED, VerdictWord, is_by_others, readers_word
 from course_utils import lesson_order
+from course_utils.lesson_notebooks import notebooks_root
 from course_utils.lesson_order import OrderError
-from course_utils.results.lessons import notebooks_root
 from course_utils.results.store import package_root
 
 

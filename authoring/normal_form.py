@@ -13,9 +13,8 @@ from typing import Any
 
 from authoring.execution import KERNELSPEC, executed
 from authoring.predictions import stored_outputs
-from course_utils.results.files import write_whole
-from course_utils.results.lessons import notebooks_root
-from course_utils.results.notebook_files import NEEDS, LessonError, dumped, read_notebook
+from course_utils.files import write_whole
+from course_utils.lesson_notebooks import NEEDS, LessonError, dumped, notebooks_root, read_notebook
 from course_utils.show.page import bare
 
 STARTS = ("slide", "subslide")

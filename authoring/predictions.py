@@ -13,10 +13,9 @@ from typing import Any, NamedTuple
 from authoring import expressions
 from authoring.evidence import NotRecordedError, Recorded, in_words, newest_result
 from authoring.lesson_files import read_lesson
+from course_utils.lesson_notebooks import Lesson, LessonError, read_notebook
 from course_utils.results import store
 from course_utils.results.comparison import Case
-from course_utils.results.lessons import Lesson, LessonError
-from course_utils.results.notebook_files import read_notebook
 from course_utils.results.result import Result
 from course_utils.show.prediction import Prediction
 from course_utils.show.reveal import Unit

@@ -19,9 +19,9 @@ from typing import Any
 
 from authoring.lesson_files import LessonFile, LessonFileError, read_lesson
 from course_utils import lesson_order
+from course_utils.files import write_whole
+from course_utils.lesson_notebooks import LessonError, dumped, read_notebook
 from course_utils.lesson_order import OrderError
-from course_utils.results.files import write_whole
-from course_utils.results.notebook_files import LessonError, dumped, read_notebook
 
 ROOT = Path(__file__).resolve().parents[1]
 # What people write, and a list whose keys are files. CHANGELOG.md keeps the numbers of its day.

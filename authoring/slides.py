@@ -25,8 +25,7 @@ from authoring.normal_form import STARTS
 from authoring.predictions import asked
 from authoring.rendering import linked_to_pages
 from authoring.room_text import TextBlock, blocks, ends_left_out, excerpt, headings_above, opening
-from course_utils.results.lessons import Lesson, LessonError, notebooks_root
-from course_utils.results.notebook_files import read_notebook
+from course_utils.lesson_notebooks import Lesson, LessonError, notebooks_root, read_notebook
 from course_utils.show.page import scripts, style
 
 ASSETS = "assets"

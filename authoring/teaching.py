@@ -20,9 +20,8 @@ from authoring.lesson_answers import answer_of
 from authoring.predictions import prediction_of, recorded_answer
 from authoring.rendering import rendered
 from authoring.room_text import headings_above
+from course_utils.lesson_notebooks import Lesson, find_lesson, read_notebook
 from course_utils.lessons.answers import Exercise
-from course_utils.results.lessons import Lesson, find_lesson
-from course_utils.results.notebook_files import read_notebook
 from course_utils.results.store import package_root
 
 _PLANS = package_root().parent / "book" / "instructors.yml"

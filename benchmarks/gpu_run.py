@@ -19,8 +19,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from course_utils.commands import recording
+from course_utils.lesson_notebooks import Lesson, find_lesson, find_lessons
 from course_utils.results.environment import Environment
-from course_utils.results.lessons import Lesson, find_lesson, find_lessons
 
 ROOT = Path(__file__).resolve().parents[1]
 OUTPUT, TESTS = ROOT / "benchmarks" / "results" / "gpu", ROOT / "tests" / "gpu"  # OUTPUT is ignored by git

@@ -30,17 +30,7 @@ _MODULE_OF = {
     "tabulate": "measure.tabulate",
 }
 
-__all__ = [
-    "ceilings",
-    "compare",
-    "environment",
-    "fresh",
-    "predict",
-    "recorded",
-    "scaled",
-    "sweep",
-    "tabulate",
-]
+__all__ = ["ceilings", "compare", "environment", "fresh", "predict", "recorded", "scaled", "sweep", "tabulate"]
 
 
 def __getattr__(name: str) -> Any:

@@ -54,22 +54,13 @@ def number(slug: str, path: Path = ORDER) -> int:
 
 
 def part(slug: str, path: Path = ORDER) -> str:
-    """The title of the part that a lesson stands in.
-
-    Raises:
-        OrderError: if the list has no such lesson.
-    """
+    """The title of the part that a lesson stands in; an OrderError if the list has no such lesson."""
     number(slug, path)
     return next(title for title, lessons in parts(path).items() if slug in lessons)
 
 
 def file_name(slug: str, path: Path = ORDER) -> str:
-    """What a lesson's notebook is called, without the ending.
-
-    Example:
-        >>> file_name(slugs()[0]).startswith("00_")
-        True
-    """
+    """What a lesson's notebook is called, without the ending."""
     return f"{number(slug, path):02d}_{slug}"
 
 

@@ -113,24 +113,12 @@ def sweep_of(labels: tuple[str, ...], values: tuple[object, ...]) -> Sweep:
     return Sweep(over="batch", points=tuple(points), environment=CPU, name="batching/size")
 
 
-def ceilings_of() -> Ceilings:
-    rng = random.Random(5)
-    entries = (
-        Ceiling("copy", "B/s", 2**29, times_of(rng, 0.02, 10, 0.05)),
-        Ceiling("copy from host to device, pinned memory", "B/s", 2**28, times_of(rng, 0.01, 10, 0.05)),
-        Ceiling("matmul bfloat16", "FLOP/s", 2 * 1024**3, times_of(rng, 0.002, 10, 0.05)),
-        Ceiling("launch", "s", 1, times_of(rng, 5e-6, 10, 0.1)),
-    )
-    return Ceilings(entries=entries, environment=CPU, name="measuring/ceilings")
-
-
 def measurement_of(**more: object) -> Measurement:
     fields = {
         "label": "matmul <512>",
         "elapsed_s": times_of(random.Random(2), 1.2e-3, 40, 0.02),
         "calls": 16,
         "first_call_s": 0.4,
-        "warmup_s": (3e-3, 2e-3, 1.3e-3),
         "flops": 2 * 512**3,
         "environment": CPU,
     } | more
@@ -159,86 +147,27 @@ def curves_of(count: int) -> Curves:
     return Curves(tuple(lines), "step", "loss (nats per byte)", CPU, name="mixed_precision/loss")
 
 
-def memory_trace_of(steps: int, environment: Environment = CPU, **more: object) -> MemoryTrace:
-    """Training steps of a network with eight layers, as a trace: up in the forward pass, down in the backward pass."""
-    mib, moment, blocks, phases = 2**20, 0, [], []
-    spans: list[tuple[int, int | None, int, str, str, str, str]] = []
+def memory_trace_of(**more: object) -> MemoryTrace:
+    """A training step of a network with eight layers: up in the forward pass, down in the backward pass."""
+    mib, blocks = 2**20, [MemoryBlock(100_000, 0, 36, "other")]
     for layer in range(8):
-        spans.append((0, None, 3 * mib, "weights", f"Net.layers.{layer}", "", ""))
-        spans.append((0, None, 6 * mib, "optimizer state", f"Net.layers.{layer}", "", ""))
-    spans.append((0, None, 100_000, "other", "", "", ""))
-    for _ in range(steps):
-        first, kept = moment + 1, []
-        for layer in range(8):
-            moment += 1
-            kept.append(len(spans))
-            spans.append(
-                (moment, None, 5 * mib, "activations", f"Net.layers.{layer}", "net.py:12 Net.forward", "addmm")
-            )
-        phases.append(MemoryPhase("forward", first, moment))
-        first, gradients = moment + 1, []
-        for layer in reversed(range(8)):
-            moment += 2
-            line = "net.py:12 Net.forward, backward"
-            spans.append((moment - 1, moment + 2, 4 * mib, "temporaries", f"Net.layers.{layer}", line, "mm"))
-            gradients.append(len(spans))
-            spans.append((moment, None, 3 * mib, "gradients", f"Net.layers.{layer}", line, "mm"))
-            moment += 1
-            spans[kept[layer]] = (spans[kept[layer]][0], moment, *spans[kept[layer]][2:])
-        phases.append(MemoryPhase("backward", first, moment))
-        phases.append(MemoryPhase("optimizer step", moment, moment + 1))
-        for gradient in gradients:
-            moment += 1
-            spans[gradient] = (spans[gradient][0], moment, *spans[gradient][2:])
-    moments = moment + 3
-    for born, died, size, kind, module, line, op in spans:
-        blocks.append(MemoryBlock(size, born, moments if died is None else died, kind, module, line, op))
-    trace = MemoryTrace(
-        label="a training step" if steps == 1 else LONG,
-        device=environment.device_kind,
-        times_us=tuple(37 * i for i in range(moments)),
-        blocks=tuple(blocks),
-        environment=environment,
-        phases=tuple(phases),
-        allocations=24 * steps,
-        name="memory_snapshots/step",
-        plain_s=(0.1, 0.11, 0.1),
-        traced_s=(0.11, 0.12, 0.11),
-    )
-    return dataclasses.replace(trace, **more)
+        module, line = f"Net.layers.{layer}", "net.py:12 Net.forward"
+        back = 24 - 2 * layer
+        blocks.append(MemoryBlock(3 * mib, 0, 36, "weights", module))
+        blocks.append(MemoryBlock(5 * mib, 1 + layer, back + 1, "activations", module, line, "addmm"))
+        blocks.append(MemoryBlock(4 * mib, back, back + 2, "temporaries", module, f"{line}, backward", "mm"))
+        blocks.append(MemoryBlock(3 * mib, back, 26 + layer, "gradients", module, f"{line}, backward", "mm"))
+    fields = {"phases": (MemoryPhase("forward", 1, 8), MemoryPhase("backward", 9, 25)), "allocations": 24} | more
+    times_us = tuple(37 * i for i in range(36))
+    return MemoryTrace("a training step", "cpu", times_us, tuple(blocks), CPU, name="memory/step", **fields)
 
 
-def cuda_trace_of() -> MemoryTrace:
-    trace = memory_trace_of(2, GPU)
-    reserved = tuple(2**24 * math.ceil(max(trace.totals_bytes[: i + 1]) / 2**24) for i in range(trace.moments))
-    return dataclasses.replace(
-        trace,
-        reserved_bytes=reserved,
-        device_allocs=7,
-        alloc_retries=1,
-        meter="max_memory_allocated",
-        meter_bytes=trace.extra_peak_bytes,
-        metered_bytes=trace.extra_peak_bytes,
-        condensed=True,
-        notes=("A note with <b>markup</b>.",),
-    )
-
-
-def ranks_of(count: int, left_out: tuple[str, ...] = (), **more: object) -> RankResults:
-    """A small training on several ranks."""
-    reports = []
-    for rank in range(count):
-        rng = random.Random(rank)
-        values = {
-            "loss": [2.5 + math.exp(-x / 20) + 0.02 * rank for x in range(40)],
-            "step_s": list(times_of(rng, 2e-2, 30, 0.05)),
-            "memory_bytes": {"weights": 4_000_000, "gradients": 4_000_000, "optimizer state": 8_000_000 // count},
-            "peak_bytes": 21_000_000,
-            "checksum": "1f3a",
-        }
-        reports.append(RankReport(rank, {key: value for key, value in values.items() if key not in left_out}))
+def ranks_of(count: int, **more: object) -> RankResults:
+    """What the ranks of a small training reported."""
+    values = {"loss": 2.5, "step_s": 2e-2, "peak_bytes": 21_000_000, "checksum": "1f3a", "curve": [1.0, 2.0]}
+    reports = tuple(RankReport(rank, values) for rank in range(count))
     fields = {"name": "ddp/parity", "program": "scripts/ddp_train.py", "args": ("--steps", "40")} | more
-    return RankResults(reports=tuple(reports), environment=CPU, notes=("A note with <b>markup</b>.",), **fields)
+    return RankResults(reports=reports, environment=CPU, notes=("A note with <b>markup</b>.",), **fields)
 
 
 def reading_of():
@@ -282,9 +211,9 @@ RESULTS = {
     "sweep of four": sweep_of(("one by one", "batched", LONG, "vmap"), (1, 2, 3)),
     "sweep of words": sweep_of(("float32", "other"), ("contiguous", "channels last", "a long name of a layout")),
     "sweep of one point": sweep_of(("one by one", "batched"), (8,)),
-    "ceilings": ceilings_of(),
+    "ceilings": Ceilings((Ceiling("copy", "B/s", 2**29, (0.02, 0.03)), Ceiling("launch", "s", 1, (5e-6,))), CPU),
     "measurement": measurement_of(),
-    "one sample": measurement_of(elapsed_s=(1e-3,), first_call_s=None, warmup_s=(), environment=None),
+    "one sample": measurement_of(elapsed_s=(1e-3,), first_call_s=None, environment=None),
     "table of parts": table_of(
         {"weights": 4_000_000, "gradients": 4_000_000, "optimizer": 8_000_000, "activations": 31_000_000}, "bytes"
     ),
@@ -294,12 +223,9 @@ RESULTS = {
     "table of seconds": table_of({"first call": 12.5}, "s"),
     "curves": curves_of(5),
     "one curve": curves_of(1),
-    "trace": memory_trace_of(1, meter="torch's profiler", meter_bytes=70 * 2**20, metered_bytes=60 * 2**20),
-    "trace of steps": memory_trace_of(4),
-    "trace on a GPU": cuda_trace_of(),
+    "trace": memory_trace_of(meter="torch's profiler", meter_bytes=70 * 2**20, metered_bytes=60 * 2**20),
     "trace of nothing": MemoryTrace("nothing", "cpu", (0, 5), (), CPU),
     "reading": reading_of(),
     "ranks": ranks_of(4),
-    "ranks with memory": ranks_of(2, left_out=("loss",)),
-    "one rank": ranks_of(1, left_out=("loss", "memory_bytes"), name=None, program=f"scripts/{LONG}.py"),
+    "one rank": ranks_of(1, name=None, program=f"scripts/{LONG}.py"),
 }

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import json
 from pathlib import Path
 from typing import Any
 
-from course_utils.results.lessons import Lesson, find_lesson
+from course_utils.lesson_notebooks import Lesson, find_lesson
 
 
 def code(source: str, *tags: str, outputs: list | None = None, **more: Any) -> dict[str, Any]:
@@ -39,3 +40,12 @@ def lesson_of(folder: Path, *cells: dict[str, Any] | str) -> Lesson:
     """Writes a lesson 05, Things."""
     save(folder / "05_things.ipynb", *cells)
     return find_lesson("things", folder)
+
+
+def parsed_cells(notebook: dict[str, Any], file_name: str) -> dict[int, ast.Module]:
+    """The syntax tree of each code cell by its position, which counts all cells from 1."""
+    return {
+        number: ast.parse(cell["source"], f"{file_name}, cell {number}")
+        for number, cell in enumerate(notebook["cells"], start=1)
+        if cell["cell_type"] == "code"
+    }

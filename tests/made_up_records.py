@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from course_utils.lesson_notebooks import find_lesson
 from course_utils.measure.devices import CudaDevice
 from course_utils.results import store
 from course_utils.results.code_hash import code_hash
 from course_utils.results.comparison import Comparison
 from course_utils.results.environment import Environment
-from course_utils.results.lessons import find_lesson
 from course_utils.results.measurement import Measurement
 from course_utils.results.rank_results import RankReport, RankResults
 from course_utils.results.sweep import Sweep, SweepPoint

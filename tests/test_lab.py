@@ -19,8 +19,8 @@ import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
 from authoring.execution import KERNELSPEC
+from course_utils.lesson_notebooks import find_lesson, notebooks_root
 from course_utils.lesson_order import file_name
-from course_utils.results.lessons import find_lesson, notebooks_root
 from course_utils.show.page import custom_css
 from tests.lab_in_browser import ARGUMENTS, START_S, TOKEN, Notebook, free_port, running
 from tools.jupyter_settings import KERNEL_START, SAVES_NO_WIDGET, jupyter_variables, trust, write_settings
@@ -165,7 +165,9 @@ def test_a_slider_is_moved_without_a_mouse(chromium: Any, lab: str, workspace: P
     Of a card it is the sentence that is read, and of the allocator the paragraph that tells the event.
     """
     path = workspace / "slider.ipynb"
-    cell = new_code_cell("from course_utils import recorded\nrecorded('measuring/training_step').explore()")
+    source = "from course_utils.show.cards import Card\nfrom course_utils.show.viewer import slider\n"
+    source += 'slider("batch", [(f"size {n}", Card(f"At size {n}.")) for n in (1, 2, 3)], Card("All."))'
+    cell = new_code_cell(source)
     path.write_text(nbformat.writes(new_notebook(cells=[cell], metadata={"kernelspec": KERNELSPEC})), encoding="utf-8")
     notebook = Notebook(chromium, f"{lab}/lab/workspaces/slider/tree/{path.name}?token={TOKEN}", 1280, 800)
     notebook.run("notebook:run-all-cells")

@@ -90,7 +90,7 @@ def copy_of_make(folder):
     shutil.copy(ROOT / "make.py", folder)
     shutil.copytree(ROOT / "tools", folder / "tools", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copytree(ROOT / "course_utils" / "show", folder / "course_utils" / "show")
-    of_the_course = ("__init__.py", "results/__init__.py", "results/files.py", "lesson_order.py", "lessons/order.yml")
+    of_the_course = ("__init__.py", "files.py", "lesson_order.py", "lessons/order.yml")
     for name in (f"course_utils/{each}" for each in of_the_course):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, folder / name)

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from course_utils import lesson_notebooks as lessons
 from course_utils.lesson_order import file_name
-from course_utils.results import lessons, store
+from course_utils.results import store
 from course_utils.results.code_hash import code_hash
 from tests import wheels
 

@@ -9,7 +9,7 @@ from authoring.course_texts import Passage, blank, passages, prose_only, sentenc
 from authoring.figures_in_text import MARKER
 from authoring.lesson_files import Claim
 from authoring.verdicts import VERDICTS
-from course_utils.results.lessons import Lesson
+from course_utils.lesson_notebooks import Lesson
 
 _CLAIM_ID = re.compile(r"(?<![\w#/.-])[FLMST]\d{1,2}[a-z]?(?![\w.-]*\w)")
 _VERDICT = re.compile(rf"(?<!\w)(?:{'|'.join(map(re.escape, sorted(VERDICTS, key=len, reverse=True)))})(?!\w)", re.I)

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from course_utils.results.files import write_whole
+from course_utils.files import write_whole
 
 MANIFEST = ".course.json"
 _LINK = re.compile(r"\[([^\[\]]*)\]\((?!https?:|#)([^()#\s]+)(?:#[^()\s]*)?\)")

@@ -28,8 +28,8 @@ from authoring.pages.generated import BOOK, ROOT, BookError, holds, write
 from authoring.pages.readme import TOC, for_the_book, table_of_contents
 from authoring.pages.stored_outputs import stale_notebooks
 from authoring.rendering import rendered
+from course_utils.lesson_notebooks import LessonError, experiments, find_lessons, needs
 from course_utils.results import store
-from course_utils.results.lessons import LessonError, experiments, find_lessons, needs
 from own_program import file_reader
 from own_program.page import pack
 

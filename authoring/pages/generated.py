@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from authoring.rendering import rendered
-from course_utils.results.files import write_whole
+from course_utils.files import write_whole
 
 ROOT = Path(__file__).resolve().parents[2]
 BOOK = ROOT / "book"

@@ -8,7 +8,7 @@ from authoring.pages.generated import markdown_table
 from authoring.rendering import rendered
 from authoring.slides import write_slides
 from authoring.teaching import plans, routes
-from course_utils.results.lessons import find_lessons
+from course_utils.lesson_notebooks import find_lessons
 
 SLIDES = "slides"
 

@@ -11,7 +11,7 @@ from authoring.lesson_answers import answer_text
 from authoring.lesson_files import LessonFile, UseWhen
 from authoring.pages.generated import BOOK, ROOT, BookError, fill, page
 from authoring.reference_pages import reference_pages
-from course_utils.results.notebook_files import read_notebook
+from course_utils.lesson_notebooks import read_notebook
 from course_utils.results.store import recorded
 from course_utils.show.cards import Card
 

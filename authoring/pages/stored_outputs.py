@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from authoring.lesson_files import LessonFile
 from authoring.pages.generated import BOOK, write
 from course_utils import lesson_order
+from course_utils.lesson_notebooks import read_notebook
 from course_utils.results import store
-from course_utils.results.notebook_files import read_notebook
 
 STAMPS = BOOK / "stored_outputs.json"
 

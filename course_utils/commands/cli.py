@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from course_utils.commands import CommandError
-from course_utils.results.files import write_whole
-from course_utils.results.notebook_files import LessonError
+from course_utils.files import write_whole
+from course_utils.lesson_notebooks import LessonError
 from course_utils.show.suggestions import typed
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def _check(_: argparse.Namespace) -> int:
 
 
 def _copy(options: argparse.Namespace) -> int:
-    from course_utils.results.lessons import find_lesson
+    from course_utils.lesson_notebooks import find_lesson
 
     chosen = [find_lesson(name).path for name in options.lessons]
     for notebook in dict.fromkeys(chosen):
@@ -134,8 +134,8 @@ def _copy(options: argparse.Namespace) -> int:
 
 def _record(options: argparse.Namespace) -> int:
     from course_utils.commands import recording
+    from course_utils.lesson_notebooks import find_lesson, find_lessons
     from course_utils.results import store
-    from course_utils.results.lessons import find_lesson, find_lessons
 
     chosen = [find_lesson(name) for name in options.lessons] if options.lessons else find_lessons()
     chosen = list(dict.fromkeys(chosen))

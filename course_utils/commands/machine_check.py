@@ -18,12 +18,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from course_utils import lesson_notebooks as lessons
 from course_utils.commands import recording
+from course_utils.files import clone_root, variables_for_children
+from course_utils.lesson_notebooks import Lesson
 from course_utils.measure.compiler import compiler
-from course_utils.results import lessons, store
+from course_utils.results import store
 from course_utils.results.environment import Environment
-from course_utils.results.files import clone_root, variables_for_children
-from course_utils.results.lessons import Lesson
 from course_utils.show.formats import listed
 
 _PROBE = """

@@ -25,13 +25,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from course_utils import lesson_notebooks as lessons
 from course_utils.commands import CommandError
+from course_utils.files import variables_for_children
+from course_utils.lesson_notebooks import Lesson, LessonError
 from course_utils.measure.compiler import compiler
-from course_utils.results import lessons, store
+from course_utils.results import store
 from course_utils.results.code_hash import code_hash
 from course_utils.results.environment import Environment
-from course_utils.results.files import variables_for_children
-from course_utils.results.lessons import Lesson, LessonError
 from course_utils.results.store import Experiment, LessonRecord, RecordError
 from course_utils.results.verdicts import WORDS
 from course_utils.show.suggestions import typed
@@ -54,7 +55,7 @@ class RecordingError(CommandError):
 
 
 def satisfied(here: Environment) -> set[str]:
-    """The needs that a machine meets: keys of :data:`course_utils.results.lessons.NEEDS`."""
+    """The needs that a machine meets: keys of :data:`course_utils.lesson_notebooks.NEEDS`."""
     gpus = here.gpu_count if here.device_kind == "cuda" else 0
     met = {"cuda": gpus >= 1, "two-gpus": gpus >= 2, "compiler": compiler() is not None}
     return {need for need, there in met.items() if there}

@@ -12,12 +12,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from course_utils import lesson_notebooks as lessons
 from course_utils.commands import CommandError
 from course_utils.commands.recording import busy_experiments
-from course_utils.results import lessons, store
+from course_utils.files import write_whole
+from course_utils.lesson_notebooks import Lesson
+from course_utils.results import store
 from course_utils.results.environment import titles
-from course_utils.results.files import write_whole
-from course_utils.results.lessons import Lesson
 from course_utils.results.result import Fact
 from course_utils.results.store import LessonRecord, RecordError
 from course_utils.show import tables

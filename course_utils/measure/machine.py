@@ -17,8 +17,8 @@ from typing import Any
 
 import torch
 
+from course_utils.files import clone_root
 from course_utils.results.environment import Environment
-from course_utils.results.files import clone_root
 
 OLDEST_TORCH = (2, 11)
 if tuple(map(int, torch.__version__.split(".")[:2])) < OLDEST_TORCH:

@@ -14,8 +14,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from course_utils.files import variables_for_children
 from course_utils.ranks.cluster_plan import CLUSTER_PARTS, CheckedPoint, ClusterPlan, ClusterPoint, GPTShape
-from course_utils.results.files import variables_for_children
 from course_utils.results.store import RecordError, package_root
 from course_utils.show.progress import progress
 from course_utils.show.suggestions import did_you_mean

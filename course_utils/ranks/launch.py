@@ -24,12 +24,12 @@ from typing import Any, Self, TextIO
 
 import torch
 
+from course_utils.files import variables_for_children
 from course_utils.measure.busy import Watch
 from course_utils.measure.machine import environment
 from course_utils.measure.worked_by import ranks_worked_on_gpus
 from course_utils.ranks.agent import RUN_VARIABLE, end_run, outcome_file
 from course_utils.ranks.entry import DEADLINE_VARIABLE, FOLDER_VARIABLE, report_file, stack_file
-from course_utils.results.files import variables_for_children
 from course_utils.results.rank_results import RankReport, RankResults
 from course_utils.results.store import keep
 from course_utils.show.progress import progress

@@ -21,10 +21,10 @@ import torch
 import torch.distributed as dist
 from torch.nn import functional
 
+from course_utils.files import write_whole
 from course_utils.measure.machine import course_size
 from course_utils.ranks.entry import FOLDER_VARIABLE, report_file
 from course_utils.results import paired
-from course_utils.results.files import write_whole
 from course_utils.results.result import compact
 
 # A lesson's record should stay below 200 kB, and it may hold several runs of several ranks.

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import re
 
-from course_utils.results.files import package_root
-from course_utils.results.lessons import Lesson, measuring_cell
+from course_utils.files import package_root
+from course_utils.lesson_notebooks import Lesson, measuring_cell
 
 _NOT_MEASURED = {"checks.py", "drawings.py", "pictures.py"}  # of exercises and of figures
 _NO_MATTER = ("says=", "from course_utils.")  # how a line begins that changes nothing that is measured
@@ -29,7 +29,7 @@ def code_hash(lesson: Lesson, name: str) -> str:
         LessonError: if the lesson has no such experiment.
 
     Example:
-        >>> from course_utils.results.lessons import find_lesson
+        >>> from course_utils.lesson_notebooks import find_lesson
         >>> len(code_hash(find_lesson("pinned_memory"), "pinned_memory/copy"))
         16
     """

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from course_utils.results.environment import Environment
 from course_utils.results.result import Fact, Result, by_name
 from course_utils.show.cards import Axis, Bar, Card, Row
-from course_utils.show.formats import listed, plain_number, value_text
-from course_utils.show.tables import Column, Grid, Sheet
+from course_utils.show.formats import listed, value_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -83,41 +82,19 @@ class Curves(Result):
             Axis(low, high, ticks) if low < high else None,
             heads=("", "from first to last"),
             notes=(*notes, *self.notes),
-            numbers=self._numbers(),
             **self.stamp(self.busy),
         )
 
     def _sentence(self) -> str:
         """Where the lines end, the lowest and the highest of several."""
-        ends = sorted({curve.x[-1] for curve in self})
         final = {curve.label: curve.final for curve in self if curve.final is not None}
-        end = f"{self.x_label} {plain_number(ends[0])}" if len(ends) == 1 else f"each one's last {self.x_label}"
-        where = f"{self.y_label} at {end}"
+        where = f"{self.y_label} at the last {self.x_label}"
         if not final:
             return f"{where}: not finite."
-        if len(self.curves) == 1:
-            (curve,) = self
-            start = f"{_number(curve.y[0])} at {self.x_label} {plain_number(curve.x[0])}"
-            return f"{self.y_label}: from {start} to {_number(curve.final)} at {plain_number(ends[0])}."
         low, high = min(final, key=final.__getitem__), max(final, key=final.__getitem__)
-        if _number(final[low]) == _number(final[high]):
-            return f"{where}: {_number(final[low])} for all {len(final)}."
+        if low == high:
+            return f"{where}: {_number(final[low])} ({low})."
         return f"{where}: from {_number(final[low])} ({low}) to {_number(final[high])} ({high})."
-
-    def _numbers(self) -> Sheet:
-        lowest = [min((value for value in curve.y if value is not None), default=None) for curve in self]
-        table = Grid(
-            f"{self.y_label} by {self.x_label}",
-            (
-                Column("", self.labels, numeric=False),
-                Column("points", tuple(str(len(curve.x)) for curve in self)),
-                Column("first", tuple(_number(curve.y[0]) for curve in self)),
-                Column("lowest", tuple(map(_number, lowest))),
-                Column("last", tuple(_number(curve.final) for curve in self)),
-                Column(f"at {self.x_label}", tuple(plain_number(curve.x[-1]) for curve in self)),
-            ),
-        )
-        return Sheet((table,), (), (self.where,))
 
     def facts(self) -> Iterator[Fact]:
         """Every line, with its points."""
@@ -158,7 +135,7 @@ class Curves(Result):
             marker = "o" if len(curve.x) < 3 else ""
             ax.plot(curve.x, y, marker=marker, label=curve.label, zorder=2 + 0.01 * i, **look)
         if values:
-            canvas.scale_axis(ax, "y", values, log=False, count=6)
+            canvas.scale_axis(ax, "y", values, count=6)
         whole = all(float(x).is_integer() for curve in self for x in curve.x)
         ax.xaxis.get_major_locator().set_params(integer=whole)
         ax.set_xlabel(self.x_label)

@@ -124,11 +124,6 @@ class Environment(Recorded):
         """One line for under a figure: machine, software, date."""
         return f"{self.title} · torch {self.torch} · {self.date}"
 
-    @property
-    def where(self) -> str:
-        """One line for under a table: the caption, and which problem sizes."""
-        return f"{self.caption} · {self.size} sizes"
-
     def card(self) -> Card:
         """What runs live here, on which machine and software."""
         return Card(

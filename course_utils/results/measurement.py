@@ -5,39 +5,22 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from course_utils.results import paired
+from course_utils.results.ceilings import WORK_UNITS
 from course_utils.results.environment import Environment
 from course_utils.results.paired import Interval
 from course_utils.results.result import Fact, Result
 from course_utils.results.verdicts import too_busy_parts
 from course_utils.show.cards import Bar, Card, Row, Toned, time_axis
-from course_utils.show.colours import AMBER, BLUE, GREY_11, ORANGE
-from course_utils.show.formats import (
-    axis_unit,
-    format_bytes,
-    format_noise,
-    format_rate,
-    format_seconds,
-    format_times,
-    listed,
-)
-from course_utils.show.tables import Sheet, named_values
+from course_utils.show.formats import format_bytes, format_rate, format_seconds, format_times, listed
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-# The unit of each rate that a measurement may have.
-WORK_UNITS = {"bytes": "B/s", "flops": "FLOP/s", "items": "items/s"}
 # Over the rows' queued-ahead times, beside their times per call.
 OWN_WORK = "GPU's own work"
 # Of more that wait for Python, a note counts them and names one.
 _NAMED = 3
-# Strokes that a card shows for samples; of more of them every n-th, by size, from the fastest to the slowest.
-_STROKES = 60
 
 
 @dataclass(frozen=True, repr=False)
@@ -91,23 +74,8 @@ class Measurement(Result):
         return paired.median_interval(self.elapsed_s)
 
     @property
-    def drift(self) -> Interval:
-        """99% interval of the second half's time over the first half's: the control of a single measurement."""
-        return paired.ratio_interval(self._half_over_half)
-
-    @property
-    def halves_agree(self) -> bool | None:
-        """Whether the second half of the samples took as long as the first, within 1%; None if they are too few."""
-        practical = 1 + paired.PRACTICAL
-        return self.drift.meets(1 / practical, practical) if self.drift.bounded else None
-
-    @property
-    def noise_floor(self) -> float:
-        """How far its halves strayed from each other: 1.004 means by up to 0.4%; infinite if nothing can be said."""
-        return paired.noise_floor(self.drift)
-
-    @property
     def _half_over_half(self) -> list[float]:
+        """Logarithms of the second half's times over the first half's: the control of a single measurement."""
         half = self.rounds // 2
         return paired.log_ratios(self.elapsed_s[half : 2 * half], self.elapsed_s[:half]) if half else []
 
@@ -161,56 +129,28 @@ class Measurement(Result):
         return "" if rate is None else format_rate(rate, WORK_UNITS[of])
 
     def card(self) -> Card:
-        """How long a call takes: a bar for the interval of the median, and a stroke for each sample."""
-        median = format_seconds(self.median_s)
-        bar, behind = self._bar, self.behind and replace(self.behind._bar, samples=())
-        too_busy, drifted = too_busy_parts(self.noise_floor, self.busy, self.whose), ""
-        if self.halves_agree is False:
+        """How long a call takes: a bar for the interval of the median."""
+        median, low_high = format_seconds(self.median_s), self.interval_s
+        bar = Bar(*(low_high.ends if low_high.bounded else (None, None)), self.median_s)
+        drift, practical = paired.ratio_interval(self._half_over_half), 1 + paired.PRACTICAL
+        too_busy, drifted = too_busy_parts(paired.noise_floor(drift), self.busy, self.whose), ""
+        if drift.bounded and not drift.meets(1 / practical, practical):
             times = format_times(math.exp(statistics.median(self._half_over_half)))
             verb = "was" if times.endswith("fast") else "took"
             drifted = f"The time drifted while it was measured: the second half {verb} {times} as the first. "
             drifted += self.busy or ("" if too_busy else "Stop other programs, and measure again.")
         stopped = f"Interrupted after {rounds_and_calls([self])}." if self.interrupted else ""
-        noise = format_noise(self.noise_floor) if math.isfinite(self.noise_floor) else ""
         own = format_seconds(self.queued_ahead_s) if self.launch_bound else ""
         return Card(
             too_busy or self.says or [Toned(self.label), " takes ", Toned(median), " a call."],
-            (Row(self.label, value=median, bar=bar, behind=behind, second=own),),
-            time_axis([*bar.values, *(behind.values if behind else ())]),
+            (Row(self.label, value=median, bar=bar, second=own),),
+            time_axis(bar.values),
             heads=("", "time per call"),
             second=OWN_WORK if self.launch_bound else "",
             warning=" ".join(filter(None, (drifted, stopped))),
             notes=(*waiting_line([(self.label, self)]), *self.notes),
-            numbers=self._numbers(),
-            **self.stamp(noise, "" if drifted else self.busy.rstrip("."), grey=True),
+            **self.stamp(rounds_and_calls([self]), "" if drifted else self.busy.rstrip(".")),
         )
-
-    @property
-    def _bar(self) -> Bar:
-        """The interval of the median, and samples from the fastest to the slowest."""
-        ordered = sorted(self.elapsed_s)
-        step = (len(ordered) - 1) / max(1, _STROKES - 1)
-        few = ordered if len(ordered) <= _STROKES else [ordered[round(i * step)] for i in range(_STROKES)]
-        low, high = self.interval_s.ends if self.interval_s.bounded else (None, None)
-        return Bar(low, high, self.median_s, tuple(few))
-
-    def _numbers(self) -> Sheet:
-        """Times, rates and memory, one a line."""
-        slowest = format_seconds(max(self.elapsed_s))
-        named = [
-            ("median time per call", self.in_words()),
-            ("fastest and slowest", f"{format_seconds(min(self.elapsed_s))} and {slowest}"),
-            ("first call", seconds_text(self.first_call_s)),
-            ("host time (enqueue)", seconds_text(self.enqueue_median_s)),
-            ("device time", seconds_text(self.device_median_s)),
-            (OWN_WORK, seconds_text(self.queued_ahead_s)),
-            ("rate", ", ".join(filter(None, map(self.rate_text, ("bytes", "flops", "items"))))),
-            ("extra peak memory", bytes_text(self.peak_allocated_bytes)),
-            ("peak reserved", bytes_text(self.peak_reserved_bytes)),
-        ]
-        warmed = f", after {len(self.warmup_s)} warm-up calls" if self.warmup_s else ""
-        how = rounds_and_calls([self]) + warmed
-        return Sheet((named_values(self.label, named),), (), (how, *filter(None, [self.where])))
 
     def facts(self) -> Iterator[Fact]:
         """Its median time, with its interval."""
@@ -219,56 +159,10 @@ class Measurement(Result):
             self.label, self.median_s, self.in_words(), f"{format_seconds(self.median_s)} a call", interval=interval
         )
 
-    def measurements(self) -> Iterator[tuple[None, None, Measurement]]:
-        """Itself."""
-        yield None, None, self
-
     def in_words(self, unit: str | None = None) -> str:
         """The median time and its interval, inside a sentence."""
         low, high = map(format_seconds, self.interval_s.ends)
         return format_seconds(self.median_s) + (f" ({low} to {high})" if self.interval_s.bounded else "")
-
-    def plot(self) -> Figure:
-        """Draw every call or round in the order in which they ran; see :meth:`Result.plot`."""
-        from course_utils.show import canvas
-
-        with canvas.style():
-            caption = self.caption
-            median = format_seconds(self.median_s)
-            title = f"{self.label}: {self.in_words()} a call"
-            fig = canvas.titled_figure(title, 3.2, rounds_and_calls([self]), caption)
-            panel = fig.subplots()
-            self._draw_rounds(panel)
-            canvas.legend(fig, *panel.get_legend_handles_labels(), 4)
-            first = "" if self.first_call_s is None else f" The first call took {format_seconds(self.first_call_s)}."
-            fastest, slowest = map(format_seconds, (min(self.elapsed_s), max(self.elapsed_s)))
-            fig.alt = (
-                f"Time per call of {self.label} in {self.rounds} rounds: median {median}, from "
-                f"{fastest} to {slowest}.{first}{f' {caption}.' if caption else ''}"
-            )
-            return fig
-
-    def _draw_rounds(self, ax: Axes) -> None:
-        from course_utils.show import canvas
-
-        scale, unit = axis_unit("s", self.median_s)
-        first = [] if self.first_call_s is None else [self.first_call_s / scale]
-        before = [*first, *(second / scale for second in self.warmup_s)]
-        measured = [second / scale for second in self.elapsed_s]
-        start = -len(before)
-        if first:
-            ax.plot([start], first, "D", color=ORANGE, ms=8, label="first call", zorder=4)
-        if before:
-            ax.plot(range(start, 0), before, "o-", color=AMBER, ms=5, lw=1, label="warm-up", zorder=3)
-        ax.plot(measured, "o", color=BLUE, ms=4.5, mew=0, alpha=0.7, label="measured", zorder=3)
-        ax.axhline(self.median_s / scale, color=GREY_11, lw=1.2, zorder=2, label="median")
-        log = canvas.span(before + measured) > 10
-        canvas.scale_axis(ax, "y", before + measured, log=log, count=6)
-        ax.set_xlim(start - 1, self.rounds)
-        ax.xaxis.get_major_locator().set_params(integer=True)
-        ax.set_xlabel("round (below 0: warm-up)" if before else "round")
-        ax.set_ylabel(f"time per call ({unit}{', log scale' if log else ''})")
-        canvas.grid(ax, "y")
 
     @classmethod
     def to_file(cls, values: dict[str, Any]) -> dict[str, Any]:

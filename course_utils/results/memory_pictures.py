@@ -1,81 +1,78 @@
-"""Memory over time as a figure, stacked areas and what ran when, and as a picture to zoom into."""
+"""Memory over time as a figure: stacked areas, and where the peak is."""
 
 from __future__ import annotations
 
-import html
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from course_utils.show import colours
-from course_utils.show.canvas import (
-    CASE_COLOURS,
-    WIDTH_IN,
-    ResultFigure,
-    grid,
-    legend,
-    plain_number,
-    styled,
-    text_width_in,
-    titled_figure,
-    wrapped,
-)
-from course_utils.show.colours import GREY_11, GREY_22, GREY_E8
-from course_utils.show.formats import format_bytes
-from course_utils.show.viewer import StoredView, stored_view
+from course_utils.show import canvas
+from course_utils.show.colours import AMBER, BLUE, GREEN, GREY_11, GREY_99, PINK, SKY
+from course_utils.show.formats import format_bytes, plain_number
 
 if TYPE_CHECKING:
-    from course_utils.results.memory_trace import MemoryBlock, MemoryTrace
+    from course_utils.results.memory_trace import MemoryTrace
 
 # Okabe and Ito's palette, in the order of `MEMORY_KINDS`. What stays is blue and grey, what comes and goes is warm.
-_HUES = {
-    "weights": "blue",
-    "optimizer state": "sky",
-    "gradients": "pink",
-    "other": "grey-99",
-    "activations": "green",
-    "temporaries": "amber",
+KIND_COLOURS = {
+    "weights": BLUE,
+    "optimizer state": SKY,
+    "gradients": PINK,
+    "other": GREY_99,
+    "activations": GREEN,
+    "temporaries": AMBER,
 }
-KIND_COLOURS = {kind: colours.of(hue) for kind, hue in _HUES.items()}
-_PANEL_WIDTH_IN = 6.9
-# Blocks of at least this share of the peak get an outline.
-_OUTLINED = 1 / 120
-_MOST_OUTLINES = 300
+_UNITS = ((2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"), (1.0, "B"))
 _MOST_MODULES = 7
 
 
-def _unit(largest: int) -> tuple[float, str]:
-    """What the axis counts in: bytes of one step, and its name."""
-    for name, size in (("GiB", 2.0**30), ("MiB", 2.0**20), ("KiB", 2.0**10)):
-        if largest >= size:
-            return size, name
-    return 1.0, "B"
+@canvas.styled
+def memory_figure(trace: MemoryTrace, by: str) -> Figure:
+    """Draw memory over time; see `MemoryTrace.plot`."""
+    if by not in ("kind", "module"):
+        raise ValueError(f"by is 'kind' or 'module', got {by!r}")
+    groups = trace.by_kind() if by == "kind" else _largest_modules(trace)
+    colours = [KIND_COLOURS[name] if by == "kind" else canvas.case_colour(i + 1) for i, name in enumerate(groups)]
+    names = [canvas.wrapped(name, 70, most=1) for name in groups]
+    longest_in = max((canvas.text_width_in(name, 9.5) for name in names), default=0.0)
+    columns = max(1, min(len(names), int((canvas.WIDTH_IN - 0.4) / (longest_in + 0.5))))
+    title = f"{trace.name + ': ' if trace.name else ''}memory of {trace.label} on {trace.device}"
+    fig = canvas.titled_figure(title, 4.0 + 0.24 * -(-len(names) // columns), trace.caption)
+    room, panel = fig.subplots(2, height_ratios=(0.24, 3.1))  # room between the legend and the panel
+    room.set_axis_off()
+    canvas.legend(fig, [Patch(facecolor=colour, edgecolor="white") for colour in colours], names, columns)
+
+    scale, unit = next(each for each in _UNITS if trace.peak_bytes >= each[0] or each[0] == 1)
+    edges = np.arange(trace.moments + 1)
+    if groups:
+        layers = np.array([[*values, values[-1]] for values in groups.values()]) / scale
+        panel.stackplot(edges, layers, colors=colours, step="post", lw=0, zorder=2)
+    _mark_peak(panel, trace, scale)
+    panel.set_xlim(0, trace.moments)
+    panel.set_ylim(0, 1.13 * trace.peak_bytes / scale or 1)
+    panel.set_ylabel(f"memory ({unit})")
+    panel.set_xlabel(f"{'moments that were kept' if trace.condensed else 'allocations and releases'} (count)")
+    panel.yaxis.set_major_locator(MaxNLocator(6))
+    panel.xaxis.set_major_locator(MaxNLocator(8, integer=True))
+    for axis in (panel.xaxis, panel.yaxis):
+        axis.set_major_formatter(FuncFormatter(plain_number))
+    canvas.grid(panel, "y")
+
+    at_peak = [f"{name} {format_bytes(size)}" for name, all_ in groups.items() if (size := all_[trace.peak_moment])]
+    fig.alt = (
+        f"Memory of {trace.label} over time, stacked by {by}: {format_bytes(trace.start_bytes)} before the call, "
+        f"{format_bytes(trace.peak_bytes)} at the peak ({', '.join(at_peak) or 'nothing'}), "
+        f"{format_bytes(trace.end_bytes)} after it. {trace.caption}."
+    )
+    return fig
 
 
-def _stacking(trace: MemoryTrace) -> list[MemoryBlock]:
-    """The blocks from the bottom to the top of the picture: by kind, and what has been there longer lies below."""
-    order = {kind: i for i, kind in enumerate(KIND_COLOURS)}
-    return sorted(trace.blocks, key=lambda b: (order[b.kind], b.born, -b.died, b.module, b.line, b.op, b.size_bytes))
-
-
-def _bottoms(blocks: Sequence[MemoryBlock], moments: int) -> np.ndarray:
-    """Bytes below each block at each moment, ``[blocks, moments]``."""
-    sizes = np.zeros((len(blocks) + 1, moments), dtype=np.int64)
-    for i, block in enumerate(blocks):
-        sizes[i + 1, block.born : block.died] = block.size_bytes
-    return np.cumsum(sizes, axis=0)[:-1]
-
-
-def _groups(trace: MemoryTrace, by: str) -> dict[str, tuple[int, ...]]:
-    if by == "kind":
-        return trace.by_kind()
+def _largest_modules(trace: MemoryTrace) -> dict[str, tuple[int, ...]]:
+    """Bytes at each moment for the modules that hold most at the peak, and for all others."""
     sums = trace.by_module()
     ranked = sorted(sums, key=lambda name: (-sums[name][trace.peak_moment], -max(sums[name]), name))
     shown = {name or "outside of modules": sums[name] for name in ranked[:_MOST_MODULES]}
@@ -84,147 +81,13 @@ def _groups(trace: MemoryTrace, by: str) -> dict[str, tuple[int, ...]]:
     return shown
 
 
-def _colours(groups: Sequence[str], by: str) -> list[str]:
-    if by == "kind":
-        return [KIND_COLOURS[group] for group in groups]
-    return [CASE_COLOURS[(i + 1) % len(CASE_COLOURS)] for i in range(len(groups))]
-
-
-def _outlines(ax: Axes, trace: MemoryTrace, edges: np.ndarray, scale: float) -> None:
-    """White hairlines around the large blocks, so that each can be told from its neighbours."""
-    blocks = _stacking(trace)
-    bottoms = _bottoms(blocks, trace.moments) / scale
-    large = [i for i, block in enumerate(blocks) if block.size_bytes >= _OUTLINED * trace.peak_bytes]
-    large = sorted(large, key=lambda i: -blocks[i].size_bytes)[:_MOST_OUTLINES]
-    shapes = []
-    for i in sorted(large):
-        born, died = blocks[i].born, blocks[i].died
-        x = np.repeat(edges[born : died + 1], 2)[1:-1]
-        low = np.repeat(bottoms[i, born:died], 2)
-        high = low + blocks[i].size_bytes / scale
-        shapes.append(np.column_stack([np.append(x, x[::-1]), np.append(low, high[::-1])]))
-    ax.add_collection(PolyCollection(shapes, facecolors="none", edgecolors="white", linewidths=0.35, zorder=2.2))
-
-
-def _areas(ax: Axes, trace: MemoryTrace, by: str) -> None:
-    groups, edges = _groups(trace, by), np.arange(trace.moments + 1)
-    highest = max(trace.peak_bytes, trace.peak_reserved_bytes or 0)
-    scale, unit = _unit(highest)
-    if groups:
-        layers = np.array([[*values, values[-1]] for values in groups.values()]) / scale
-        ax.stackplot(edges, layers, colors=_colours(list(groups), by), step="post", lw=0, zorder=2)
-    if by == "kind":
-        _outlines(ax, trace, edges, scale)
-    if trace.reserved_bytes:
-        reserved = np.asarray(trace.reserved_bytes) / scale
-        ax.step(
-            edges, np.append(reserved, reserved[-1]), where="post", color=GREY_22, lw=1.2, ls=(0, (4, 2)), zorder=2.5
-        )
-    _mark_peak(ax, trace, edges, scale)
-    ax.set_xlim(edges[0], edges[-1])
-    ax.set_ylim(0, 1.13 * highest / scale or 1)
-    ax.set_ylabel(f"memory ({unit})")
-    ax.set_xlabel(f"{'moments that were kept' if trace.condensed else 'allocations and releases'} (count)")
-    ax.yaxis.set_major_locator(MaxNLocator(6))
-    ax.xaxis.set_major_locator(MaxNLocator(8, integer=True))
-    for axis in (ax.xaxis, ax.yaxis):
-        axis.set_major_formatter(FuncFormatter(plain_number))
-    grid(ax, "y")
-
-
-def _mark_peak(ax: Axes, trace: MemoryTrace, edges: np.ndarray, scale: float) -> None:
-    middle = (edges[trace.peak_moment] + edges[trace.peak_moment + 1]) / 2
-    height = trace.peak_bytes / scale
-    ax.plot([edges[0], edges[-1]], [height, height], color=GREY_11, lw=0.8, ls=(0, (1, 2)), zorder=2.6)
+def _mark_peak(ax: Axes, trace: MemoryTrace, scale: float) -> None:
+    middle, height = trace.peak_moment + 0.5, trace.peak_bytes / scale
+    ax.plot([0, trace.moments], [height, height], color=GREY_11, lw=0.8, ls=(0, (1, 2)), zorder=2.6)
     ax.plot(middle, height, "v", color=GREY_11, ms=7, zorder=3, clip_on=False)
-    right = (middle - edges[0]) > 0.6 * (edges[-1] - edges[0])
-    ax.annotate(
-        f"peak {format_bytes(trace.peak_bytes)}",
-        (middle, height),
-        (-9 if right else 9, 3),
-        textcoords="offset points",
-        ha="right" if right else "left",
-        va="bottom",
-        fontsize=9.5,
-        weight="bold",
-        zorder=3,
-        bbox={"boxstyle": "square,pad=0.1", "fc": "white", "ec": "none", "alpha": 0.8},
-    )
-
-
-def _phases(ax: Axes, trace: MemoryTrace) -> None:
-    """A strip that says what the call did when; a name is written where it fits."""
-    ax.set(xlim=(0, trace.moments), ylim=(0, 1))
-    ax.set_axis_off()
-    for phase in trace.phases:
-        first, last = phase.first, phase.last + 1
-        ax.fill_between([first, last], 0.12, 0.88, color=GREY_E8, ec="white", lw=0.8)
-        if text_width_in(phase.name, 9) + 0.06 <= (last - first) / trace.moments * _PANEL_WIDTH_IN:
-            ax.text((first + last) / 2, 0.47, phase.name, ha="center", va="center", fontsize=9, color=GREY_22)
-
-
-@styled
-def memory_figure(trace: MemoryTrace, by: str) -> Figure:
-    """Draw memory over time; see `MemoryTrace.plot`."""
-    if by not in ("kind", "module"):
-        raise ValueError(f"by is 'kind' or 'module', got {by!r}")
-    groups = list(_groups(trace, by))
-    handles: list[Any] = [Patch(facecolor=colour, edgecolor="white") for colour in _colours(groups, by)]
-    names = [wrapped(name, 70, most=1) for name in groups]
-    if trace.reserved_bytes:
-        handles.append(Line2D([], [], color=GREY_22, lw=1.2, ls=(0, (4, 2))))
-        names.append("reserved by the allocator")
-    longest_in = max((text_width_in(name, 9.5) for name in names), default=0.0)
-    columns = max(1, min(len(names), int((WIDTH_IN - 0.4) / (longest_in + 0.5))))
-    rows = -(-len(names) // columns)
-    title = f"{trace.name + ': ' if trace.name else ''}memory of {trace.label} on {trace.device}"
-    fig: ResultFigure = titled_figure(title, 4.0 + 0.24 * rows, trace.caption)
-    strip, panel = fig.subplots(2, height_ratios=(0.24, 3.1))
-    legend(fig, handles, names, columns)
-    _areas(panel, trace, by)
-    _phases(strip, trace)
-    fig.alt = f"{description(trace, by)} {trace.caption}."
-    return fig
-
-
-def description(trace: MemoryTrace, by: str = "kind") -> str:
-    """What the picture shows, in words."""
-    parts = [
-        f"{name} {format_bytes(values[trace.peak_moment])}"
-        for name, values in _groups(trace, by).items()
-        if values[trace.peak_moment]
-    ]
-    reserved = (
-        f" The allocator reserved up to {format_bytes(trace.peak_reserved_bytes)}." if trace.reserved_bytes else ""
-    )
-    return (
-        f"Memory of {trace.label} over time, stacked by {by}: {format_bytes(trace.start_bytes)} before the call, "
-        f"{format_bytes(trace.peak_bytes)} at the peak ({', '.join(parts) or 'nothing'}), "
-        f"{format_bytes(trace.end_bytes)} after it."
-        f"{reserved}"
-    )
-
-
-def memory_explorer(trace: MemoryTrace) -> StoredView:
-    """A trace to zoom into, and its table; for `MemoryTrace.explore`."""
-    words = description(trace)
-    kinds, blocks = list(trace.by_kind()), _stacking(trace)
-    texts = list(dict.fromkeys(part for b in blocks for part in (b.module, b.line, b.op)))
-    number = {part: i for i, part in enumerate(texts)}
-    state = {
-        "words": words,
-        "caption": trace.caption,
-        "counted": "moments that were kept" if trace.condensed else "allocations and releases",
-        "times_us": trace.times_us,
-        "kinds": [[kind, f"var(--course-{_HUES[kind]})"] for kind in kinds],
-        "texts": texts,
-        "blocks": [
-            [b.size_bytes, b.born, b.died, kinds.index(b.kind), number[b.module], number[b.line], number[b.op], b.count]
-            for b in blocks
-        ],
-        "reserved_bytes": trace.reserved_bytes,
-        "phases": [[phase.name, phase.first, phase.last] for phase in trace.phases],
-        "peak": trace.peak_moment,
-    }
-    page = stored_view("trace", [state], f"<p>{html.escape(words)}</p>")
-    return StoredView(repr(trace), f"{page}\n{trace.card().html()}")
+    right = middle > 0.6 * trace.moments
+    look = {"va": "bottom", "fontsize": 9.5, "weight": "bold", "zorder": 3}
+    box = {"boxstyle": "square,pad=0.1", "fc": "white", "ec": "none", "alpha": 0.8}
+    place = {"textcoords": "offset points", "ha": "right" if right else "left"}
+    words = f"peak {format_bytes(trace.peak_bytes)}"
+    ax.annotate(words, (middle, height), (-9 if right else 9, 3), bbox=box, **look, **place)

@@ -5,17 +5,17 @@ from __future__ import annotations
 import bisect
 import dataclasses
 import functools
-import itertools
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from operator import sub
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from course_utils.results.environment import Environment
 from course_utils.results.result import Fact, Result
 from course_utils.show.cards import Bar, Card, Row, Toned, amount_axis
-from course_utils.show.formats import format_bytes, format_percent, format_ratio, format_seconds
-from course_utils.show.tables import Column, Grid, Sheet
+from course_utils.show.formats import format_bytes, format_percent, format_ratio
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 # What a block of memory is for, in the order in which a picture stacks them: what comes and goes is on top.
 MEMORY_KINDS = ("weights", "optimizer state", "gradients", "other", "activations", "temporaries")
-
-
 # A record holds at most this many blocks and moments of a trace: some 40 kB. See `MemoryTrace.from_blocks`.
 MOST_BLOCKS, MOST_MOMENTS = 1000, 1500
 
@@ -50,18 +48,6 @@ class MemoryPhase:
     name: str
     first: int
     last: int
-
-
-@dataclass(frozen=True)
-class MemoryRow:
-    """Blocks of one kind, module, line and operation that were there at one moment, added up."""
-
-    kind: str
-    module: str
-    line: str
-    op: str
-    size_bytes: int
-    count: int
 
 
 @dataclass(frozen=True, repr=False)
@@ -97,8 +83,6 @@ class MemoryTrace(Result):
         for block in self.blocks:
             if block.kind not in MEMORY_KINDS or not 0 <= block.born < block.died <= moments or block.size_bytes < 0:
                 raise ValueError(f"{self.label!r} has a block that makes no sense: {block}")
-        if any(not 0 <= phase.first <= phase.last < moments for phase in self.phases):
-            raise ValueError(f"{self.label!r} has a phase outside of its moments")
         if len(self.reserved_bytes) not in (0, moments) or len(self.plain_s) != len(self.traced_s):
             raise ValueError(f"{self.label!r} has series of different lengths")
 
@@ -172,11 +156,6 @@ class MemoryTrace(Result):
         return self.peak_bytes - self.start_bytes
 
     @property
-    def peak_reserved_bytes(self) -> int | None:
-        """The most that the caching allocator had taken from the device; None on a CPU."""
-        return max(self.reserved_bytes, default=None)
-
-    @property
     def scratch_bytes(self) -> int | None:
         """How far the meter saw the peak above the trace's: memory that no operation returns. None without a meter."""
         if self.meter_bytes is None or self.metered_bytes is None:
@@ -205,21 +184,6 @@ class MemoryTrace(Result):
             groups.setdefault(key(block), []).append(block)
         return {name: totals_of(group, self.moments) for name, group in groups.items()}
 
-    def at(self, moment: int) -> tuple[MemoryRow, ...]:
-        """What was there at one moment, the largest first: a row for each kind, module, line and operation."""
-        if not 0 <= moment < self.moments:
-            raise IndexError(f"moment {moment} is not in this trace: it has moments 0 to {self.moments - 1}")
-        rows = [
-            MemoryRow(block.kind, block.module, block.line, block.op, block.size_bytes, block.count)
-            for block in _merged(self.blocks, [moment])
-        ]
-        return tuple(sorted(rows, key=lambda row: (-row.size_bytes, row.kind, row.module, row.line, row.op)))
-
-    @property
-    def at_peak(self) -> tuple[MemoryRow, ...]:
-        """What was there at the peak, the largest first."""
-        return self.at(self.peak_moment)
-
     def plot(self, *, by: str = "kind") -> Figure:
         """Draw memory over time as stacked areas, by ``kind``, or by ``module`` for the parts of the model.
 
@@ -228,12 +192,6 @@ class MemoryTrace(Result):
         from course_utils.results.memory_pictures import memory_figure
 
         return memory_figure(self, by)
-
-    def explore(self) -> Any:
-        """The picture to zoom into, with every block's name under the pointer; it needs no kernel."""
-        from course_utils.results.memory_pictures import memory_explorer
-
-        return memory_explorer(self)
 
     @classmethod
     def to_file(cls, values: dict[str, Any]) -> dict[str, Any]:
@@ -247,7 +205,8 @@ class MemoryTrace(Result):
                 columns[f.name] = {"texts": list(number), "of": [number[text] for text in column]}
             else:
                 columns[f.name] = column
-        steps = {name: _steps(values[name]) for name in ("times_us", "reserved_bytes")}
+        # The first value and the differences that follow: shorter in a file.
+        steps = {name: list(map(sub, values[name], (0, *values[name]))) for name in ("times_us", "reserved_bytes")}
         phases = [list(phase.values()) for phase in values["phases"]]
         record = {**values, **steps, "phases": phases, "blocks": columns}
         return {key: value for key, value in record.items() if value not in (None, [], {}, "")}
@@ -263,54 +222,25 @@ class MemoryTrace(Result):
         phases = [f.name for f in dataclasses.fields(MemoryPhase)]
         return {
             **record,
-            **{name: _from_steps(record.get(name, ())) for name in ("times_us", "reserved_bytes")},
+            **{name: tuple(accumulate(record.get(name, ()))) for name in ("times_us", "reserved_bytes")},
             "phases": [dict(zip(phases, row, strict=True)) for row in record.get("phases", ())],
             "blocks": [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)],
         }
 
     def card(self) -> Card:
-        """How high the peak is, when it comes and what it is made of; the peak of each phase as a bar."""
-        spans = [("before the call", 0, 0), *self._parts(), ("after the call", self.moments - 1, self.moments - 1)]
-        rows = []
-        for name, first, last in spans:
-            top = max(range(first, last + 1), key=self.totals_bytes.__getitem__)
-            size = self.totals_bytes[top]
-            is_peak = "the peak" if first <= self.peak_moment <= last and name != "before the call" else ""
-            rows.append(Row(name, is_peak, format_bytes(size), "", Bar(0.0, float(size))))
+        """How high the peak is, and what it is made of: a row a kind."""
         at_peak = {kind: values[self.peak_moment] for kind, values in self.by_kind().items()}
-        kind = max(at_peak, key=at_peak.__getitem__, default="")
-        share = f" {format_percent(at_peak[kind] / self.peak_bytes)} of it is {kind}." if self.peak_bytes else ""
-        when = f", in {self._peak_phase}" if self._peak_phase else ""
+        rows = [Row(kind, "", format_bytes(size), "", Bar(0.0, float(size))) for kind, size in at_peak.items() if size]
+        above = f"{format_bytes(self.extra_peak_bytes)} above the start."
+        overhead = f"traced: {format_ratio(self.overhead)} times as long" if self.overhead else ""
         return Card(
-            self.says
-            or [
-                f"Peak of {self.label}: ",
-                Toned(format_bytes(self.peak_bytes)),
-                f"{when}, {format_bytes(self.extra_peak_bytes)} above the start.{share}",
-            ],
+            self.says or [f"Peak of {self.label}: ", Toned(format_bytes(self.peak_bytes)), f", {above}"],
             tuple(rows),
-            amount_axis([self.peak_bytes], format_bytes),
-            heads=("", "the most"),
+            amount_axis(at_peak.values(), format_bytes),
+            heads=("", "at the peak"),
             notes=self.notes,
-            numbers=self._numbers(),
-            **self.stamp(f"on {self.device}", self._met, self.busy),
+            **self.stamp(f"on {self.device}", self._met, overhead, self.busy),
         )
-
-    def _parts(self) -> Iterator[tuple[str, int, int]]:
-        """The phases; what comes after the model and before its backward pass is the loss."""
-        before: MemoryPhase | None = None
-        for phase in self.phases:
-            between = before.last + 1 if before is not None and before.name == "forward" else phase.first
-            if phase.name == "backward" and between < phase.first:
-                yield "loss", between, phase.first - 1
-            yield "model call" if phase.name == "forward" else phase.name, phase.first, phase.last
-            before = phase
-
-    @property
-    def _peak_phase(self) -> str:
-        """The phase in which the peak comes, if it comes in one."""
-        parts = reversed([*self._parts()])
-        return next((name for name, first, last in parts if first <= self.peak_moment <= last), "")
 
     @property
     def _met(self) -> str:
@@ -318,74 +248,7 @@ class MemoryTrace(Result):
         if self.scratch_bytes is None:
             return ""
         away = abs(self.scratch_bytes) / self.meter_bytes if self.meter_bytes else 0.0
-        return f"another meter: {f'{format_percent(away)} off' if away else 'the same peak'}"
-
-    def _numbers(self) -> Sheet:
-        """The kinds before, at and after the peak, the largest at the peak, and how far the trace can be trusted."""
-        tables = [self._kinds_table()]
-        rows = self.at_peak[:_MOST_ROWS]
-        if rows:
-            columns = (
-                Column("what", tuple(map(_row_name, rows)), numeric=False),
-                Column("kind", tuple(row.kind for row in rows), numeric=False),
-                Column("blocks", tuple(str(row.count) for row in rows)),
-                Column("size", tuple(format_bytes(row.size_bytes) for row in rows)),
-                Column("allocated by", tuple(row.line for row in rows), numeric=False),
-            )
-            tables.append(Grid("The largest at the peak", columns))
-        return Sheet(tuple(tables), self._lines(), (self._checks(), self.where))
-
-    def _kinds_table(self) -> Grid:
-        kinds = []
-        for kind, values in self.by_kind().items():
-            sums = (values[0], values[self.peak_moment], values[-1])
-            if any(sums):
-                kinds.append((kind, *map(format_bytes, sums), format_percent(sums[1] / self.peak_bytes)))
-        kinds.append(("in all", *map(format_bytes, (self.start_bytes, self.peak_bytes, self.end_bytes)), ""))
-        headers = ("", "before the call", "at the peak", "after it", "share of the peak")
-        columns = [
-            Column(header, cells, numeric=bool(header))
-            for header, cells in zip(headers, zip(*kinds, strict=True), strict=True)
-        ]
-        return Grid(f"Memory of {self.label} on {self.device}", tuple(columns))
-
-    def _lines(self) -> tuple[str, ...]:
-        lines = []
-        left = self.at_peak[_MOST_ROWS:]
-        if left:
-            blocks = sum(row.count for row in left)
-            lines.append(f"And {blocks} smaller blocks of {format_bytes(sum(row.size_bytes for row in left))} in all.")
-        where = f" ({self._peak_phase})" if self._peak_phase else ""
-        lines.append(f"The peak comes {format_seconds(self.times_us[self.peak_moment] / 1e6)} into the call{where}.")
-        if self.reserved_bytes:
-            counts = [f"the allocator held up to {format_bytes(self.peak_reserved_bytes)} of the device"]
-            if self.device_allocs is not None:
-                counts.append(f"asked it for memory {self.device_allocs} times")
-            if self.alloc_retries is not None:
-                counts.append(f"and had to give cached memory back first {self.alloc_retries} times")
-            lines.append(f"Reserved: {', '.join(counts)}.")
-        return tuple(lines)
-
-    def _checks(self) -> str:
-        checks = [f"{self.allocations} allocations"]
-        if self.condensed:
-            checks.append("condensed: sums at the moments that are kept are exact, the peak among them")
-        if self.scratch_bytes is None:
-            checks.append("the peak was not held against another meter")
-        else:
-            seen = f"by {self.meter} the peak lies {format_bytes(self.meter_bytes)} above the start"
-            more = f"{format_bytes(abs(self.scratch_bytes))} {'more' if self.scratch_bytes > 0 else 'less'}"
-            if self.scratch_bytes == 0:
-                checks.append(f"{seen}, the same as by the trace")
-            elif self.scratch_bytes > 0:
-                checks.append(f"{seen}, {more} than by the trace: scratch memory, which no operation returns")
-            else:
-                checks.append(f"{seen}, {more} than by the trace")
-        if self.overhead is None:
-            checks.append("the trace's cost was not measured")
-        else:
-            checks.append(f"a traced call takes {format_ratio(self.overhead)} times as long")
-        return " · ".join(checks)
+        return f"{self.meter}: {f'{format_percent(away)} off' if away else 'the same peak'}"
 
     def facts(self) -> Iterator[Fact]:
         """The peak, and what each kind holds there."""
@@ -396,51 +259,29 @@ class MemoryTrace(Result):
             yield Fact(f"{kind} at the peak", size, format_bytes(size), unit="bytes")
 
 
-# Rows of the table that names what was there at the peak.
-_MOST_ROWS = 12
-
-
-def _row_name(row: MemoryRow) -> str:
-    """What some blocks are, in words: their module and operation, or where they come from."""
-    named = " ".join(filter(None, (row.module, row.op)))
-    return named or ("outside of modules" if row.line else "there before the call")
-
-
-def _steps(values: Sequence[int]) -> list[int]:
-    """The first value and the differences that follow: shorter in a file."""
-    return [later - earlier for earlier, later in itertools.pairwise((0, *values))]
-
-
-def _from_steps(steps: Sequence[int]) -> tuple[int, ...]:
-    return tuple(itertools.accumulate(steps))
-
-
 def totals_of(blocks: Iterable[MemoryBlock], moments: int) -> tuple[int, ...]:
     """Bytes of some blocks at each moment."""
     changes = [0] * (moments + 1)
     for block in blocks:
         changes[block.born] += block.size_bytes
         changes[block.died] -= block.size_bytes
-    return tuple(itertools.accumulate(changes[:moments]))
+    return tuple(accumulate(changes[:moments]))
 
 
 def _condensed(
     blocks: Sequence[MemoryBlock], moments: int, most_blocks: int, most_moments: int
 ) -> tuple[list[int], list[MemoryBlock]]:
-    """The moments to keep, and the blocks put together: with fewer moments, then with fewer names, until they fit."""
-    totals = totals_of(blocks, moments)
-    many = most_moments
-    while True:
-        kept = _highest(totals, many)
+    """The moments to keep, and the blocks put together: fewer moments, then fewer names, until they fit."""
+    totals, least = totals_of(blocks, moments), max(8, most_moments // 8)
+    kept = _highest(totals, most_moments)
+    merged = _merged(blocks, kept)
+    while len(merged) > most_blocks and most_moments > least:
+        most_moments //= 2
+        kept = _highest(totals, most_moments)
         merged = _merged(blocks, kept)
-        if len(merged) > most_blocks and many <= most_moments // 4:
-            merged = _merged([dataclasses.replace(block, op="") for block in blocks], kept)
-        if len(merged) <= most_blocks or many <= 8:
-            break
-        many //= 2
-    for unnamed in ({"op": "", "line": ""}, {"op": "", "line": "", "module": ""}):
+    for name in ("op", "line", "module"):
         if len(merged) > most_blocks:
-            merged = _merged([dataclasses.replace(block, **unnamed) for block in blocks], kept)
+            merged = _merged([dataclasses.replace(block, **{name: ""}) for block in merged], range(len(kept)))
     return kept, merged
 
 
@@ -450,7 +291,7 @@ def _highest(totals: Sequence[int], many: int) -> list[int]:
     stretches = max(1, many - 2)
     edges = [1 + round(i * (last - 1) / stretches) for i in range(stretches + 1)]
     chosen = {0, last}
-    for start, end in itertools.pairwise(edges):
+    for start, end in pairwise(edges):
         if start < end:
             chosen.add(max(range(start, end), key=totals.__getitem__))
     return sorted(chosen)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
-import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -13,11 +12,10 @@ from course_utils.results import paired
 from course_utils.results.comparison import Comparison
 from course_utils.results.environment import Environment
 from course_utils.results.measurement import Measurement
-from course_utils.results.memory_trace import MEMORY_KINDS
-from course_utils.results.table import Table
 from course_utils.results.result import Fact, Result
-from course_utils.show.cards import Bar, Card, Row, Toned, amount_axis
-from course_utils.show.formats import format_bytes, format_seconds, is_number, listed
+from course_utils.results.table import Table
+from course_utils.show.cards import Card
+from course_utils.show.formats import format_seconds, listed
 from course_utils.show.tables import Sheet
 
 if TYPE_CHECKING:
@@ -87,60 +85,24 @@ class RankResults(Result):
 
     @property
     def table(self) -> Table:
-        """One row a rank: the median of seconds, memory by kind, the last value of a series, and what else fits."""
-        cells: dict[str, dict[int, Any]] = {"rank": {report.rank: report.rank for report in self.reports}}
-        units: dict[str, str] = {}
-        for key in self.keys:
-            for rank, value in self.values(key).items():
-                for column, cell, unit in self._cells(key, value):
-                    cells.setdefault(column, {})[rank] = cell
-                    if unit is not None:
-                        units[column] = unit
-        notes = self.notes
-        if len(cells) == 1:
-            # A column of numbers alone would look as if something had gone wrong.
-            nested = [key for key in self.keys if key not in self.rounds]
-            if nested:
-                words = f"Nested values, which no table holds: {', '.join(nested)}; read them by run[rank][name]."
-                notes = (*notes, words)
-            elif not self.keys:
-                notes = (*notes, "The ranks reported nothing.")
+        """One row a rank, with the plain values; what is nested is read by ``run[rank][name]``."""
+        cells = {key: self.values(key) for key in self.keys}
+        # A list or a dictionary fits into no cell.
+        plain = [key for key, of_rank in cells.items() if not any(isinstance(v, dict | list) for v in of_rank.values())]
+        nested = [key for key in self.keys if key not in (*plain, *self.rounds)]
+        notes = () if plain or not nested else (f"Nested values: {', '.join(nested)}; read them by run[rank][name].",)
+        columns = {key: words_and_unit(key) for key in plain}
         return Table(
-            columns=tuple(cells),
-            rows=tuple(tuple(column.get(report.rank) for column in cells.values()) for report in self.reports),
-            units=units,
+            columns=("rank", *(words for words, _ in columns.values())),
+            rows=tuple((report.rank, *(cells[key].get(report.rank) for key in plain)) for report in self.reports),
+            units={words: unit for words, unit in columns.values() if unit},
             environment=self.environment,
             name=self.name or self.program,
             parameters=self.parameters,
-            notes=notes,
+            notes=(*self.notes, *notes),
             worked_by=self.worked_by,
             whose=self.whose,
         )
-
-    def _cells(self, key: str, value: Any) -> Iterator[tuple[str, Any, str | None]]:
-        words, unit = words_and_unit(key)
-        if sum(words_and_unit(other)[0] == words for other in self.keys) > 1:
-            words = key
-        if self._is_memory(key):
-            alone = sum(map(self._is_memory, self.keys)) == 1
-            for kind in memory_kinds(value):
-                yield kind if alone else f"{words}: {kind}", value[kind], "bytes"
-        elif is_series(value) and unit == "s":
-            numbers = [item for item in value if item is not None]
-            yield f"{words} (median)", statistics.median(numbers) if numbers else None, unit
-        elif is_series(value):
-            yield f"{words} (last)", value[-1], unit
-        elif value is None or isinstance(value, bool | int | float | str):
-            yield words, value, unit if is_number(value) else None
-
-    def _is_memory(self, key: str) -> bool:
-        """Whether all ranks reported memory by kind: a dictionary of numbers under a name that ends with ``_bytes``."""
-        values = self.values(key).values()
-        return key.endswith("_bytes") and all(isinstance(v, Mapping) and is_series(list(v.values())) for v in values)
-
-    @property
-    def _memory_key(self) -> str | None:
-        return next(filter(self._is_memory, self.keys), None)
 
     def comparison(self, key: str = "rounds", practical: float | None = None) -> Comparison:
         """What :func:`course_utils.ranks.programs.timed_rounds` timed, compared: in each round the slowest rank counts.
@@ -197,23 +159,8 @@ class RankResults(Result):
         )
 
     def plot(self) -> Figure:
-        """Draw memory by kind if it was reported, else what was timed side by side, else numbers of one unit."""
-        if key := self._memory_key:
-            sizes = self.values(key)
-            kinds = memory_kinds(*sizes.values())
-            rows = tuple((f"rank {rank}", *map(of_rank.get, kinds)) for rank, of_rank in sizes.items())
-            units = dict.fromkeys(kinds, "bytes")
-            how = {"name": self.name, "worked_by": self.worked_by}
-            return Table(("rank", *kinds), rows, self.environment, units, **how).plot(stacked=True)
-        if self.rounds:
-            return self.comparison(self.rounds[0]).plot()
-        return self._named_table.plot()
-
-    @property
-    def _named_table(self) -> Table:
-        table = self.table
-        rows = tuple((f"rank {rank}", *values) for rank, *values in table.rows)
-        return dataclasses.replace(table, columns=("", *table.columns[1:]), rows=rows)
+        """Draw what was timed side by side first; see :meth:`Result.plot`."""
+        return self.comparison(self.rounds[0]).plot() if self.rounds else super().plot()
 
     @classmethod
     def to_file(cls, values: dict[str, Any]) -> dict[str, Any]:
@@ -228,42 +175,19 @@ class RankResults(Result):
         return {**record, "reports": reports}
 
     def card(self) -> Card:
-        """What was timed side by side, or the memory of each rank, or else the table of what they reported."""
+        """What was timed side by side, or else the table of what they reported."""
         how = f"{self.ranks} rank{'s' if self.ranks > 1 else ''} on {self.backend}"
         if self.rounds:
             shown = self.comparison(self.rounds[0]).card()
-            shown = dataclasses.replace(shown, notes=(*map(self._in_a_line, self.rounds[1:]), *shown.notes))
-        elif key := self._memory_key:
-            shown = self._memory_card(key)
+            more = [f"{key}: {self.comparison(key).card().words}" for key in self.rounds[1:]]
+            shown = dataclasses.replace(shown, notes=(*more, *shown.notes))
         else:
-            shown = self._named_table.card()
-            words = shown.words if shown.table else f"{listed(self.keys)}." if self.keys else "nothing."
-            shown = dataclasses.replace(shown, sentence=f"What {how} report: {words}")
+            shown = self.table.card()
+            words = listed(self.keys) if self.keys else "nothing"
+            shown = dataclasses.replace(shown, sentence=f"What {how} report: {words}.")
         provenance = f"{shown.provenance} · {how} · {format_seconds(self.seconds)} from start to end"
         more = {"provenance": provenance, "numbers": self._numbers(), "title": self.name or ""}
         return dataclasses.replace(shown, sentence=self.says or shown.sentence, **more)
-
-    def _in_a_line(self, key: str) -> str:
-        """What was found out about one set of rounds."""
-        comparison = self.comparison(key)
-        is_decided = any(case.verdict is not paired.Verdict.UNCLEAR for case in comparison.others)
-        return f"{key}: {comparison.card().words if is_decided else 'too close to call.'}"
-
-    def _memory_card(self, key: str) -> Card:
-        """A row a rank, its bar what it holds in all."""
-        sizes = self.values(key)
-        totals = {rank: float(sum(filter(None, of_rank.values()))) for rank, of_rank in sizes.items()}
-        kinds = memory_kinds(*sizes.values())
-        most = max(totals, key=totals.__getitem__)
-        parts = listed(f"{format_bytes(sizes[most].get(kind))} of {kind}" for kind in kinds)
-        words = "Each rank holds" if len(set(totals.values())) == 1 else f"Rank {most} holds most,"
-        return Card(
-            [f"{words} ", Toned(format_bytes(totals[most])), f": {parts}."],
-            tuple(Row(f"rank {rank}", "", format_bytes(total), "", Bar(0.0, total)) for rank, total in totals.items()),
-            amount_axis(totals.values(), format_bytes),
-            notes=self.notes,
-            **self.stamp(self.busy),
-        )
 
     def _numbers(self) -> Sheet:
         table = self.table
@@ -295,22 +219,6 @@ def words_and_unit(key: str) -> tuple[str, str | None]:
         if key.endswith(ending) and key != ending:
             return key.removesuffix(ending).replace("_", " "), unit
     return key.replace("_", " "), None
-
-
-def is_series(value: Any) -> bool:
-    """Whether a value is a list of numbers."""
-    return (
-        isinstance(value, Sequence)
-        and not isinstance(value, str)
-        and len(value) > 0
-        and all(item is None or is_number(item) for item in value)
-    )
-
-
-def memory_kinds(*sizes: Mapping[str, Any]) -> tuple[str, ...]:
-    """The kinds in dictionaries of memory by kind, in the order in which pictures stack them."""
-    kinds = set().union(*sizes)
-    return (*(kind for kind in MEMORY_KINDS if kind in kinds), *sorted(kinds - set(MEMORY_KINDS)))
 
 
 def _is_rounds(value: Any) -> bool:

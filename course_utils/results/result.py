@@ -1,4 +1,4 @@
-"""What all results share: how they show themselves, how they become records, and the registry of their kinds."""
+"""What all results share: how they show themselves, how they become records."""
 
 from __future__ import annotations
 
@@ -18,9 +18,7 @@ from course_utils.show.formats import is_number
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from course_utils.results.comparison import Comparison
     from course_utils.results.environment import Environment
-    from course_utils.results.measurement import Measurement
     from course_utils.show.tables import Sheet
 
 
@@ -168,7 +166,7 @@ class Recorded(Shown):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Result(Recorded):
-    """What all results share. A kind of result is a subclass, in a module of its own in ``records/kinds``.
+    """What all results share. A kind of result is a subclass, in a module of its own beside this one.
 
     A kind has to say what it shows (:meth:`card`), what can be compared (:meth:`facts`), and how it is drawn
     (:meth:`plot`). Beside these fields it has its own, the ``environment`` among them.
@@ -190,11 +188,7 @@ class Result(Recorded):
     whole: Self | None = field(default=None, compare=False)
 
     def saying(self, says: Callable[[Self], str]) -> Self:
-        """The result with a sentence of its own on the card; a new one needs no new measurement.
-
-        Args:
-            says: makes the sentence of the result's numbers. If it fails, the card keeps the sentence that it had, and
-                a note tells the error.
+        """The result with another sentence on its card; if ``says`` fails, it stays as it was, and a note tells why.
 
         Example:
             >>> from course_utils import tabulate
@@ -216,20 +210,13 @@ class Result(Recorded):
         """Yield what the result says. Baselines are left out: every case is seen against its own."""
         raise NotImplementedError
 
-    def measurements(self) -> Iterator[tuple[tuple[str, Any] | None, Comparison | None, Measurement]]:
-        """Yield raw times: the point of the sweep (name and value), the comparison that they are part of, the times."""
-        return iter(())
-
     def plot(self) -> Figure:
-        """Draw the result, with its `caption` under it.
-
-        Returns:
-            The figure. It shows itself in a notebook; ``.savefig(path)`` writes it.
+        """Draw the result, with its `caption` under it, as a figure that shows itself in a notebook.
 
         Raises:
             NothingToDrawError: if there is nothing to draw.
         """
-        raise NotImplementedError
+        raise NothingToDrawError(f"a result of the kind {self.kind!r} has no figure; its card shows it")
 
     @property
     def is_measured(self) -> bool:
@@ -260,22 +247,17 @@ class Result(Recorded):
 
     @property
     def head(self) -> str:
-        """Who and when, for a card to begin with; empty for what was neither measured just now nor recorded.
-
-        What was worked out or simulated comes out the same on any machine and day, so neither is named.
-        """
+        """Who and when, for a card to begin with; empty for what was neither measured just now nor recorded."""
         if not self.whose or self.environment is None:
             return ""
-        if not self.is_measured:
+        if not self.is_measured:  # it comes out the same on any machine and day, so neither is named
             return self.who.capitalize()
         return self.measured_on.recorded if self.whose == "recorded" else JUST_NOW
 
     def stamp(self, *more: str, grey: bool = False) -> dict[str, Any]:
-        """The fields of its card that tell where it comes from: title, who and when, and the small print.
+        """The fields of its card that tell where it comes from: title, who and when, and the small print with ``more``.
 
-        Args:
-            *more: what the small print tells beside the software; what is empty is left out.
-            grey: whether the card draws marks of the recorded run, so that a reader asks whose they are.
+        ``grey`` says that the card draws marks of the recorded run, so that a reader asks whose they are.
         """
         # What the head tells is not told again. A live card may be read on another day, and beside another machine.
         parts = [self.caption if self.head in ("", JUST_NOW) else f"torch {self.environment.torch}", *more]

@@ -16,39 +16,31 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from course_utils.files import clone_root, package_root, write_whole
+from course_utils.lesson_notebooks import NEEDS, LessonError, experiments, find_lesson, needs
+from course_utils.results.ceilings import Ceilings
 from course_utils.results.code_hash import code_hash
-from course_utils.results.files import clone_root, package_root, write_whole
-from course_utils.results.result_types import RESULT_TYPES
+from course_utils.results.comparison import Comparison
+from course_utils.results.curves import Curves
 from course_utils.results.environment import Environment
-from course_utils.results.lessons import experiments, find_lesson, needs
-from course_utils.results.notebook_files import NEEDS, LessonError
-from course_utils.results.result import checked_worked_by, compact, structured
+from course_utils.results.measurement import Measurement
+from course_utils.results.memory_trace import MemoryTrace
+from course_utils.results.rank_results import RankResults
+from course_utils.results.reading import Reading
+from course_utils.results.result import Result, checked_worked_by, compact, structured
+from course_utils.results.sweep import Sweep
+from course_utils.results.table import Table
 from course_utils.results.unrecorded import Several, Unrecorded
 from course_utils.show.suggestions import did_you_mean, typed
 
-
-def _without_planned_rounds(data: Any) -> Any:
-    """Comparisons no longer plan their rounds: they go on until they are decided."""
-    if isinstance(data, dict):
-        return {key: _without_planned_rounds(value) for key, value in data.items() if key != "planned_rounds"}
-    return list(map(_without_planned_rounds, data)) if isinstance(data, list) else data
-
-
-def _without_parameters_hash(data: dict[str, Any]) -> dict[str, Any]:
-    """Problem sizes are what the result's own parameters say."""
-    for experiment in data["experiments"].values():
-        del experiment["parameters_hash"]
-    return data
-
-
-# How to read older files: the n-th makes a file of version n, as a plain dictionary, into one of version n + 1. Whoever
-# changes what a record holds adds one here; files are written in the newest version.
-MIGRATIONS: list[Callable[[dict[str, Any]], dict[str, Any]]] = [_without_planned_rounds, _without_parameters_hash]
-
+# Raised by whoever changes what a record holds; `load_lesson` then has to read older files, or the files are rewritten.
+SCHEMA_VERSION = 3
+_TYPES = (Ceilings, Comparison, Curves, Measurement, MemoryTrace, RankResults, Reading, Sweep, Table)
+RESULT_TYPES: Mapping[str, type[Result]] = {kind.kind: kind for kind in _TYPES}
 # A list of numbers or words in indented JSON. No text holds a line end: in JSON it is written as two characters.
 _FLAT_LIST = re.compile(r'\[\n\s*((?:"(?:[^"\\]|\\.)*"|[^"\[\]{}])*?)\n\s*\]')
 # Kinds of results that draw a recorded run behind what they show, in grey.
-_DRAWN_BEHIND = {"ceilings", "comparison", "measurement", "rank_results", "sweep"}
+_DRAWN_BEHIND = {"comparison", "rank_results", "sweep"}
 CODE_HAS_CHANGED = "The experiment's code has changed since this was recorded."
 
 
@@ -85,12 +77,11 @@ class LessonRecord:
             )
         experiment = self.experiments[name]
         try:
-            kind = RESULT_TYPES[experiment.kind]
-            # Older records do not say what did the work: as a rule, what the machine's lessons measure on.
-            as_a_rule = kind.worked_by or ("cpu" if self.environment.device_kind == "cpu" else "gpu")
+            # What does not say what did the work was done by what the machine's lessons measure on.
+            as_a_rule = "cpu" if self.environment.device_kind == "cpu" else "gpu"
             worked_by = checked_worked_by(experiment.data.get("worked_by") or as_a_rule)
             here = {"environment": self.environment.to_record(), "worked_by": worked_by}
-            return kind.from_record({**experiment.data, **here})
+            return RESULT_TYPES[experiment.kind].from_record({**experiment.data, **here})
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise RecordError(
                 f"experiment {name!r} recorded on {self.environment.machine} is damaged ({error}). "
@@ -140,7 +131,7 @@ def save_lesson(record: LessonRecord, root: Path) -> Path:
         del entry["name"]
         entry["data"].pop("environment", None)  # it stands once, below
     content = {
-        "schema_version": len(MIGRATIONS) + 1,
+        "schema_version": SCHEMA_VERSION,
         "lesson": record.lesson,
         "recorded_at": record.recorded_at,
         "seconds": round(record.seconds, 1),
@@ -162,16 +153,15 @@ def load_lesson(path: Path) -> LessonRecord:
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
         raise RecordError(f"the record {shown} cannot be read: {error}. {advice}") from error
     version = data.get("schema_version") if isinstance(data, dict) else None
-    if type(version) is not int or version < 1:
+    if not isinstance(version, int):
         raise RecordError(f"{shown} is not a record of this course: it has no schema_version. {advice}")
-    if version > len(MIGRATIONS) + 1:
+    if version != SCHEMA_VERSION:
+        update = "Update the course (git pull), or run" if version > SCHEMA_VERSION else "Run"
         raise RecordError(
-            f"the record {shown} has schema version {version}, and this course reads up to {len(MIGRATIONS) + 1}. "
-            f"Update the course (git pull), or run {typed(f'record {path.stem}')}."
+            f"the record {shown} has schema version {version}, and this course reads {SCHEMA_VERSION}. "
+            f"{update} {typed(f'record {path.stem}')}."
         )
     try:
-        for migrate in MIGRATIONS[version - 1 :]:
-            data = migrate(data)
         del data["schema_version"]
         named = {name: {"name": name, **entry} for name, entry in data["experiments"].items()}
         record = structured(LessonRecord, {**data, "experiments": named})
@@ -218,15 +208,15 @@ def recorded(*names: str, machine: str | None = None, says: Callable[[Any], str]
     """A committed result, shown with the machine and the day that it comes from.
 
     Args:
-        *names: ``lesson/experiment``, for example ``pinned_memory/copy``. Of several, all that are recorded are shown
-            below each other, and one line says which are not.
+        *names: ``lesson/experiment``, for example ``pinned_memory/copy``. Of several, all are shown
+            below each other.
         machine: a machine's folder name, or as much of its beginning as is its own: ``nvidia-h200``. By default the
             newest record of a GPU, or of a CPU as long as no GPU run is recorded: the result says which machine it is.
         says: makes the sentence of its card from the result's numbers, instead of the recorded wording; see
             :meth:`Result.saying`. Of several names, each result is asked for its own.
 
     Returns:
-        The result, or of several names a `Several`; for an experiment that the lesson has and no machine has run yet an
+        The result, or of several names a `Several`; of an experiment that the lesson has and no machine has run yet an
         `Unrecorded`, which says so.
 
     Raises:
@@ -319,8 +309,7 @@ def keep(result: Any, says: Callable[[Any], str] | None = None) -> Any:
 def alike(a: Any, b: Any) -> bool:
     """Whether two results of one name are of one kind, with the same parameters.
 
-    At other problem sizes (``environment.size``) these need only have the same names. At the same, what both name must
-    be equal.
+    At other problem sizes (``environment.size``) only their names count; at the same, what both name must be equal.
     """
     ours, theirs = compact(a.parameters), compact(b.parameters)
     if a.kind != b.kind or a.environment.size != b.environment.size:

@@ -6,20 +6,17 @@ import dataclasses
 import itertools
 import math
 import re
-import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
-from course_utils.results import paired
-from course_utils.results.comparison import MARKERS, Case, Comparison
+from course_utils.results.comparison import Case, Comparison
 from course_utils.results.environment import Environment
-from course_utils.results.measurement import OWN_WORK, Measurement, bytes_text, seconds_text, waiting_line
+from course_utils.results.measurement import OWN_WORK, Measurement, seconds_text, waiting_line
 from course_utils.results.paired import Verdict
-from course_utils.results.result import Fact, NothingToDrawError, Result, by_name
-from course_utils.results.verdicts import SURE, interval_words, too_busy_parts, verdict_words
+from course_utils.results.result import Fact, Result, by_name
+from course_utils.results.verdicts import SURE, interval_words, too_busy_parts
 from course_utils.show.cards import Card, Toned, ends_of, plain, speed_axis
-from course_utils.show.colours import GREY_44, GREY_E4
 from course_utils.show.formats import (
     format_noise,
     format_percent,
@@ -31,12 +28,6 @@ from course_utils.show.formats import (
     plain_number,
 )
 from course_utils.show.tables import Column, Sheet, split
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-    from course_utils.show.viewer import StoredView
 
 _WORDS = {
     Verdict.FASTER: "faster",
@@ -84,9 +75,7 @@ class Sweep(Result):
         return tuple(point.value for point in self.points)
 
     def showing(self, cases: Sequence[str] | None = None, at: Sequence[Any] | None = None, *, per: str = "") -> Self:
-        """The sweep with a choice of its cases and points: what its card, figure and slider tell of.
-
-        Its folded numbers are those of all.
+        """The sweep with a choice of its cases and points, which its card tells of; its folded numbers are of all.
 
         Args:
             cases: labels, in the order to show them: the one that was asked about first. By default all.
@@ -205,16 +194,12 @@ class Sweep(Result):
         way_out = f": {'; '.join(named)}. A larger budget_s should tell, or stop other programs."
         return [Toned("Too close to call", "unclear"), way_out]
 
-    def story(self, label: str, brief: bool = False) -> str:
-        """How the verdict on one case changes over the range, what is faster first.
+    def _story(self, label: str) -> list[str | Toned]:
+        """How the verdict on one case changes over the range, what is faster first; what is unclear is left out.
 
         For example ``batched is faster from batch 64 on (up to 3.1 times as fast), slower up to 8 (up to 2.4 times as
-        long)``; ``brief`` leaves out how much.
+        long)``.
         """
-        return "".join(map(plain, self._story(label, brief))) or f"{label} is too close to call"
-
-    def _story(self, label: str, brief: bool = False) -> list[str | Toned]:
-        """The same in parts; what is unclear is left out, and nothing if all is."""
         cases = [point.comparison[label] for point in self.points]
         parts: list[str | Toned] = []
         for verdict in (Verdict.FASTER, Verdict.SLOWER, Verdict.SAME):
@@ -227,7 +212,7 @@ class Sweep(Result):
             if verdict is Verdict.SAME:
                 parts.append(f" (within {format_percent(cases[0].comparison.practical)})")
             parts.append(f" {where}")
-            if not brief and verdict in (Verdict.FASTER, Verdict.SLOWER):
+            if verdict in (Verdict.FASTER, Verdict.SLOWER):
                 most = max((cases[i].ratio for i in at), key=lambda ratio: abs(math.log(ratio)))
                 parts.append(f" ({'up to ' if len(at) > 1 else ''}{format_times(most)})")
         return [Toned(label), *parts] if parts else []
@@ -240,63 +225,6 @@ class Sweep(Result):
                 row = f"{_named(point.value, self.over)}: {fact.label}" if in_bytes else ""
                 yield dataclasses.replace(fact, label=f"{self.over} {point.value}: {fact.label}", row=row)
 
-    def measurements(self) -> Iterator[tuple[tuple[str, Any], Comparison, Measurement]]:
-        """Every case's times at every point."""
-        for point in self.points:
-            for case in point.comparison.cases:
-                yield (self.over, point.value), point.comparison, case
-
-    def plot(self) -> Figure:
-        """Draw how fast each case is relative to the baseline, over the parameter: up is faster.
-
-        See :meth:`Result.plot`.
-        """
-        from course_utils.show import canvas
-
-        if not self.points:
-            raise NothingToDrawError("this sweep holds no point: nothing was measured that could be drawn")
-        first = self.points[0].comparison
-        with canvas.style():
-            key = f"bars: {paired.DECISION_CONFIDENCE:.0%} intervals · grey: noise · ■ the same · ○ too close to call"
-            title = self.says or "; ".join(self.story(label, brief=True) for label in first.labels[1:])
-            fig = canvas.titled_figure(title, 3.5, key, self.caption)
-            ax = fig.subplots()
-            self._draw_noise(ax)
-            ends = {first.baseline: (1.0, canvas.BASELINE)}
-            speeds = [1.0]
-            for number, label in enumerate(first.labels[1:]):
-                cases = [point.comparison[label] for point in self.points]
-                speeds += _draw_curve(ax, cases, number, len(first.labels) - 1, joined=self._ordered)
-                ends[label] = (cases[-1].speedup, canvas.CURVES[number % len(canvas.CURVES)][0])
-            canvas.speed_axis(ax, speeds)
-            self._name_points(ax)
-            canvas.name_sides(ax, f"▲ faster than {first.baseline}", "▼ slower")
-            canvas.name_ends(ax, ends)
-            fig.alt = self._alt
-            return fig
-
-    def explore(self, at: Any = None) -> StoredView:
-        """A slider over the points, their bars on one axis, and all of them folded; it needs no kernel.
-
-        ``at`` is the value at which it opens, by default the first.
-        """
-        from course_utils.show.viewer import slider
-
-        if not self.points:
-            raise NothingToDrawError("this sweep holds no point: nothing was measured that could be shown")
-        bars = [case.bar for point in self.points for case in point.comparison]
-        axis = speed_axis((end for bar in bars for end in bar.values), self.points[0].comparison.practical)
-        cards = []
-        for place, point in enumerate(self.points):
-            comparison = dataclasses.replace(point.comparison, whose=self.whose)
-            card, where = comparison.card(), self._where([place])
-            changed = {"sentence": [f"{where[0].upper()}{where[1:]}: ", *card.parts], "title": self.name or ""}
-            notes = (*card.notes, *_memory_line(comparison))
-            shown = dataclasses.replace(card, axis=axis, notes=notes, numbers=None, **changed)
-            cards.append((_named(point.value, self.over, brief=True), shown))
-        opens = 0 if at is None else [point.comparison for point in self.points].index(self[at])
-        return slider(self._axis, cards, self.card(), opens)
-
     def _where(self, at: Sequence[int], brief: bool = False) -> str:
         """Some of the points among all that were measured, in words; ``brief`` leaves out what varies."""
         values = (self.whole or self).values
@@ -307,40 +235,6 @@ class Sweep(Result):
         """What the parameter is called where its values stand by themselves; amounts of memory bring their units."""
         what, unit = _what_and_unit(self.over)
         return what or "size" if unit in _BYTES else self.over
-
-    @property
-    def _ordered(self) -> bool:
-        """Whether the values are numbers: a line from point to point means something, between two names it does not."""
-        return all(map(is_number, self.values))
-
-    @property
-    def _alt(self) -> str:
-        parts = []
-        for point in self.points:
-            words = "; ".join(f"{case.label} {verdict_words(case)}" for case in point.comparison.others)
-            parts.append(f"{_named(point.value, self.over)}: {words}")
-        baseline = self.points[0].comparison.baseline
-        return f"Speed relative to {baseline} over {self._axis}. {'. '.join(parts)}. {self.caption}."
-
-    def _name_points(self, ax: Axes) -> None:
-        """Under every point its value and, since speeds are relative to it, the time that the baseline takes there."""
-        count = len(self.points)
-        names, step = [], 1 if not self._ordered else math.ceil(count / 7)
-        for point in self.points:
-            value = _named(point.value, self.over, brief=True)
-            time = format_seconds(point.comparison.cases[0].median_s)
-            names.append(f"{textwrap.fill(value, max(8, 46 // count), break_long_words=False)}\n{time}")
-        ax.set_xlim(-0.5, count - 0.5)
-        ax.set_xticks(range(0, count, step), names[::step])
-        ax.tick_params(axis="x", labelsize=9)
-        ax.set_xlabel(f'{self._axis} (under it: time per call of "{self.points[0].comparison.baseline}")')
-
-    def _draw_noise(self, ax: Axes) -> None:
-        """What the baseline against itself took for a difference at each point, and the baseline's own line."""
-        for x, point in enumerate(self.points):
-            if math.isfinite(floor := point.comparison.noise_floor):
-                ax.fill_between([x - 0.5, x + 0.5], 1 / floor, floor, color=GREY_E4, lw=0, zorder=0)
-        ax.axhline(1.0, color=GREY_44, lw=1, zorder=1)
 
     @classmethod
     def to_file(cls, values: dict[str, Any]) -> dict[str, Any]:
@@ -359,40 +253,8 @@ class Sweep(Result):
         return {**record, "points": points}
 
 
-def _memory_line(comparison: Comparison) -> list[str]:
-    """What memory each case takes, where that was measured and differs."""
-    sizes = {case.label: bytes_text(case.peak_allocated_bytes) for case in comparison.cases}
-    differ = all(sizes.values()) and len(set(sizes.values())) > 1
-    return [f"Extra peak memory: {listed(map(' '.join, sizes.items()))}."] if differ else []
-
-
 def _rate(measurement: Measurement) -> str:
     return measurement.rate_text("bytes") or measurement.rate_text("flops")
-
-
-def _draw_curve(ax: Axes, cases: Sequence[Case], number: int, of: int, joined: bool) -> list[float]:
-    """One case's speeds, beside those of the others, so that none hides another; returns how far they reach.
-
-    Over names there is no line from point to point, but one from the baseline to each mark.
-    """
-    from course_utils.show import canvas
-
-    colour, dash = canvas.CURVES[number % len(canvas.CURVES)]
-    at = [x + 0.09 * (number - (of - 1) / 2) for x in range(len(cases))]
-    line = {"color": colour, "ls": dash, "zorder": 2}
-    if joined:
-        # A later line is thinner and broken: where two coincide, both are seen.
-        ax.plot(at, [case.speedup for case in cases], lw=max(1.4, 3 - 0.8 * number), alpha=0.8, **line)
-    else:
-        ax.vlines(at, [1.0] * len(at), [case.speedup for case in cases], lw=1.6, **line)
-    reach = [case.speedup for case in cases]
-    for x, case in zip(at, cases, strict=True):
-        if case.interval.bounded:
-            reach += (ends := case.interval.inverse().ends)
-            ax.plot([x, x], ends, color=case.colour, lw=4, alpha=0.5, solid_capstyle="butt", zorder=3)
-        face = "white" if case.verdict is Verdict.UNCLEAR else case.colour
-        ax.plot([x], [case.speedup], MARKERS[case.verdict], ms=8, color=case.colour, mfc=face, zorder=4)
-    return reach
 
 
 def _what_and_unit(over: str) -> tuple[str, str]:

@@ -15,7 +15,6 @@ from course_utils.show.formats import VALUE_FORMATS, axis_unit, is_number, liste
 from course_utils.show.tables import Column, Grid, Sheet, split
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
@@ -27,7 +26,6 @@ _SHOWN_ROWS, _SHOWN_COLUMNS = 8, 4
 _NAMED_LETTERS = 60
 _QUANTITIES = {"bytes": "memory", "s": "time", "B/s": "bandwidth", "FLOP/s": "compute rate", "percent": "share"}
 # The same differences as the colours', once more, for printing in grey.
-_MARKERS = ("o", "s", "D", "^", "v", "P")
 _HATCHES = ("", "//", "..", "xx", "\\\\", "++")
 
 
@@ -145,29 +143,48 @@ class Table(Result):
                 yield Fact(f"{row[0]}: {column}", value, words, f"{column}: {words}", row=name, unit=unit)
 
     def plot(self, columns: str | Sequence[str] | None = None, *, stacked: bool = False) -> Figure:
-        """Draw columns as horizontal bars, one group for each row; see :meth:`Result.plot`.
+        """Draw a column as horizontal bars, one for each row; see :meth:`Result.plot`.
 
         Args:
-            columns: which, of one unit; by default the first with numbers and all others of its unit.
-            stacked: whether the columns are parts of a whole.
+            columns: which; by default the first with numbers.
+            stacked: several columns of one unit, which are parts of a whole, as parts of one bar.
 
         Raises:
-            ValueError: if a column is unknown, holds no numbers, or has another unit than the first.
+            ValueError: if a column is unknown or holds no numbers, or columns have several units.
         """
         from course_utils.show import canvas
 
         chosen = self._chosen(columns)
+        if not stacked:
+            chosen = chosen[:1]
+        unit = self.units.get(chosen[0])
         names = [value_text(label, self.units.get(self.columns[0])) for label in self.labels]
+        totals = [sum(row[column] or 0 for column in chosen) for row in self]
+        scale, counted = axis_unit(unit, max(totals))
         with canvas.style():
-            row_in = canvas.row_in(names, (1 if stacked else len(chosen)) * 0.24 + 0.14)
-            several = len(chosen) > 1
+            row_in = max(0.36, canvas.row_in(names, 0.38))
             title, caption = self.says or self.titled(", ".join(chosen)), self.caption
-            rows = math.ceil(len(chosen) / 5) if several else 0
-            fig = canvas.titled_figure(title, max(0.36, row_in) * len(names) + 0.6 + 0.24 * rows, caption)
+            legend_rows = math.ceil(len(chosen) / 5) if len(chosen) > 1 else 0
+            fig = canvas.titled_figure(title, row_in * len(names) + 0.6 + 0.24 * legend_rows, caption)
             panel = fig.subplots()
-            handles = self._draw(panel, chosen, stacked)
+            handles, ends = [], [0.0] * len(names)
+            for i, column in enumerate(chosen):
+                look = {"color": canvas.case_colour(i + 1), "hatch": _HATCHES[i % len(_HATCHES)] if stacked else ""}
+                values = [(row[column] or 0) / scale for row in self]
+                look |= {"height": 0.72 if stacked else 0.8, "edgecolor": "white", "lw": 0.6, "zorder": 2}
+                handles.append(panel.barh(range(len(names)), values, left=ends, **look))
+                ends = [end + value for end, value in zip(ends, values, strict=True)]
+            for y, (end, total) in enumerate(zip(ends, totals, strict=True)):
+                beside = {"textcoords": "offset points", "va": "center", "fontsize": 9}
+                panel.annotate(value_text(total, unit), (end, y), (8, 0), **beside)
+            most = max(totals) / scale or 1
+            canvas.scale_axis(panel, "x", [0, most], count=6)
+            panel.set_xlim(0, most * 1.16)
+            what = chosen[0] if len(chosen) == 1 else _QUANTITIES.get(unit, "")
+            panel.set_xlabel(f"{what} ({counted})".strip() if counted else what)
+            canvas.grid(panel, "x")
             canvas.name_rows(panel, names)
-            if several:
+            if legend_rows:
                 canvas.legend(fig, handles, chosen, min(5, len(chosen)))
             described = []
             for name, row in zip(names, self, strict=True):
@@ -179,72 +196,17 @@ class Table(Result):
     def _chosen(self, columns: str | Sequence[str] | None) -> tuple[str, ...]:
         """The columns to draw: of numbers, and of one unit."""
         numeric = []
-        for column, values in zip(self.columns[1:], list(zip(*self.rows, strict=True))[1:], strict=True):
-            numbers = [value for value in values if value is not None]
+        for column in self.columns[1:]:
+            numbers = [row[column] for row in self if row[column] is not None]
             if numbers and all(map(is_number, numbers)):
                 numeric.append(column)
         if not numeric:
             raise NothingToDrawError("this table has no column of numbers to draw")
-        if columns is None:
-            return tuple(column for column in numeric if self.units.get(column) == self.units.get(numeric[0]))
-        chosen = (columns,) if isinstance(columns, str) else tuple(columns)
+        chosen = numeric[:1] if columns is None else [columns] if isinstance(columns, str) else columns
         for column in chosen:
             if column not in numeric:
                 raise ValueError(f"columns names {column!r}, which holds no numbers; these do: {', '.join(numeric)}")
         units = {self.units.get(column) for column in chosen}
         if len(units) > 1:
             raise ValueError(f"columns of one unit share an axis; {', '.join(chosen)} have {len(units)} units")
-        return chosen
-
-    def _draw(self, ax: Axes, columns: Sequence[str], stacked: bool) -> list[Any]:
-        """Draws the columns; returns what stands for each in a legend. Values far apart are dots on a log axis."""
-        from course_utils.show import canvas
-
-        unit = self.units.get(columns[0])
-        rows = [[row[column] or 0 for column in columns] for row in self]
-        totals = [sum(row) if stacked else max(row) for row in rows]
-        scale, name = axis_unit(unit, max(totals))
-        positive = [value / scale for row in rows for value in row if value > 0]
-        log = not stacked and bool(positive) and (canvas.span(positive) > 100 or unit == "relative")
-        ends = [0.0] * len(rows)
-        handles: list[Any] = []
-        for i, column in enumerate(columns):
-            look = {"color": canvas.case_colour(i + 1), "zorder": 2}
-            height = 0.72 if stacked else 0.8 / len(columns)
-            at = [y if stacked else y - 0.4 + (i + 0.5) * height for y in range(len(rows))]
-            values = [row[i] / scale for row in rows]
-            if log:  # a bar would need a zero to begin at
-                places = [value if value > 0 else math.nan for value in values]
-                handles += ax.plot(places, at, _MARKERS[i % len(_MARKERS)], ms=8, **look)
-            else:
-                hatch = _HATCHES[i % len(_HATCHES)] if len(columns) > 1 else ""
-                handles.append(ax.barh(at, values, height, left=ends, ec="white", lw=0.6, hatch=hatch, **look))
-            if stacked:
-                ends = [end + value for end, value in zip(ends, values, strict=True)]
-            else:
-                texts = [value_text(row[column], unit) for row in self]
-                _write_values(ax, [value or min(positive) if log else value for value in values], at, texts)
-        if stacked:
-            _write_values(ax, ends, range(len(rows)), [value_text(total, unit) for total in totals])
-        self._draw_axis(ax, columns, name, positive if log else [0, max(totals) / scale or 1], log)
-        return handles
-
-    def _draw_axis(self, ax: Axes, columns: Sequence[str], name: str, ends: Sequence[float], log: bool) -> None:
-        from course_utils.show import canvas
-
-        canvas.scale_axis(ax, "x", ends, log=log, count=6)
-        low, high = ax.get_xlim()
-        ax.set_xlim(low, high * (high / low) ** 0.16) if log else ax.set_xlim(0, ends[1] * 1.16)
-        unit = self.units.get(columns[0], "")
-        if log and unit == "relative":
-            ax.xaxis.set_major_formatter("{x:.0e}")
-        counted = ", ".join(filter(None, (name, "log scale" if log else "")))
-        what = columns[0] if len(columns) == 1 else _QUANTITIES.get(unit, "")
-        ax.set_xlabel(f"{what} ({counted})".strip() if counted else what)
-        canvas.grid(ax, "x")
-
-
-def _write_values(ax: Axes, ends: Sequence[float], at: Sequence[float], texts: Sequence[str]) -> None:
-    """The value of each bar or dot, beside it."""
-    for end, y, text in zip(ends, at, texts, strict=True):
-        ax.annotate(text, (end, y), (8, 0), textcoords="offset points", va="center", fontsize=9)
+        return tuple(chosen)

@@ -1,4 +1,4 @@
-"""Stands for experiments that nobody has recorded yet, and for several of which some may not be."""
+"""Stands for experiments that nobody has recorded yet, and for several results."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from course_utils.show.cards import Card
-from course_utils.show.formats import listed
 
 
 @dataclass(frozen=True)
@@ -57,22 +56,12 @@ class Unrecorded:
 
 @dataclass(frozen=True)
 class Several:
-    """Several results, shown below each other; what nobody has recorded yet is one line at the end."""
+    """Several results, shown below each other."""
 
     results: tuple[Any, ...]
 
     def __repr__(self) -> str:
-        return "\n\n".join(map(repr, self._shown))
+        return "\n\n".join(map(repr, self.results))
 
     def _repr_html_(self) -> str:
-        return "\n".join(each._repr_html_() for each in self._shown)
-
-    @property
-    def _shown(self) -> tuple[Any, ...]:
-        missing = [result for result in self.results if isinstance(result, Unrecorded)]
-        there = [result for result in self.results if not isinstance(result, Unrecorded)]
-        if not missing:
-            return (*there,)
-        slug = missing[0].name.partition("/")[0]
-        names = f"{slug}/{listed(result.name.removeprefix(f'{slug}/') for result in missing)}"
-        return (*there, Unrecorded(names, max((result.needs for result in missing), key=len)))
+        return "\n".join(each._repr_html_() for each in self.results)

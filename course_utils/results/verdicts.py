@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from course_utils.results import paired
 from course_utils.results.paired import Interval, Verdict
-from course_utils.show.cards import Toned, plain
+from course_utils.show.cards import Toned
 from course_utils.show.formats import (
     format_interval,
     format_noise,
@@ -67,17 +67,11 @@ def verdict_parts(case: Case, against: bool = True) -> list[str | Toned]:
 
 
 def too_busy_parts(noise_floor: float, busy: str, whose: str, where: str = "") -> list[str | Toned]:
-    """That a machine was too busy to tell, and what would help; nothing if it was not.
-
-    Args:
-        noise_floor: how far identical code strayed; infinite if that is not known.
-        busy: the note on what other programs did.
-        whose: the machine. What somebody else recorded, nobody can run again.
-        where: the points of a sweep that are meant, if not all.
-    """
+    """That a machine was too busy to tell (at some points of a sweep), and what would help; nothing if it was not."""
     limit = _TOO_BUSY_WITHOUT_A_CORE if TOOK_THE_CORE in busy else _TOO_BUSY
     if not limit < noise_floor < math.inf:
         return []
+    # What somebody else recorded, nobody can run again.
     way_out = "" if whose == "recorded" else " Close other programs and run the cell again."
     said = f"{where and ' '}{where}: the same code strayed by a factor of {noise_floor:.1f}.{way_out}"
     return [Toned("This machine was too busy to tell", "unclear"), said]
@@ -114,25 +108,6 @@ def interval_words(case: Case) -> str:
     if not case.interval.bounded:
         return ""
     return format_interval(case.interval.inverse() if case.ratio < 1 else case.interval)
-
-
-def verdict_sentence(case: Case) -> str:
-    """The verdict as a sentence with its interval: ``pinned is 1.83 times as fast as pageable (1.80 to 1.86)``."""
-    if case.verdict is Verdict.UNCLEAR:
-        return WORDS[case.verdict] + (f": {case.label} is {between(case.interval)}" if case.interval.bounded else "")
-    is_decided = not case.is_baseline and case.verdict is not Verdict.SAME
-    return "".join(map(plain, verdict_parts(case))) + (f" ({interval_words(case)})" if is_decided else "")
-
-
-def verdict_in_a_text(case: Case) -> str:
-    """The verdict inside a sentence that names the cases itself: ``1.62 times as fast (1.60 to 1.65)``."""
-    if case.is_baseline:
-        return "the baseline"
-    if case.verdict is Verdict.UNCLEAR:
-        return WORDS[case.verdict] + (f" ({between(case.interval)})" if case.interval.bounded else "")
-    if case.verdict is Verdict.SAME:
-        return f"the same (within {format_percent(case.comparison.practical)})"
-    return f"{format_times(case.ratio)} ({interval_words(case)})"
 
 
 def unclear_parts(comparison: Comparison) -> list[str | Toned]:

@@ -19,10 +19,10 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties, findfont, get_font
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
 from course_utils.show import colours
-from course_utils.show.colours import AMBER, BLUE, GREEN, OCHRE, ORANGE, PINK, PURPLE, SKY
+from course_utils.show.colours import AMBER, BLUE, GREEN, ORANGE, PINK, SKY
 from course_utils.show.formats import plain_number
 
 WIDTH_IN = 6.4  # of all figures: at a phone's width their letters can still be read
@@ -50,12 +50,6 @@ STYLE = {
 }
 # Okabe and Ito's palette, which colour-blind people can tell apart.
 CASE_COLOURS = (colours.GREY_44, BLUE, ORANGE, GREEN, PINK, AMBER, SKY, "black")
-# Lines that are named at their end: other hues than verdicts have, and told apart by dashes as well.
-CURVES = (
-    *((colours.GREY_55, "-"), (PURPLE, (0, (3, 1.5)))),
-    *((OCHRE, (0, (1, 1))), (colours.GREY_22, (0, (5, 1, 1, 1)))),
-)
-BASELINE = colours.GREY_33
 LEGEND_X = MARGIN_IN / WIDTH_IN
 _ROW_NAME = 28  # letters of a line
 
@@ -136,15 +130,14 @@ def titled_figure(title: str, panels_in: float, *notes: str) -> ResultFigure:
     return fig
 
 
-def legend(fig: Figure, handles: Sequence[Any], names: Sequence[str], columns: int, place: str = "upper") -> None:
-    """A legend at the upper or lower end of the panels' room, which shrinks by its lines."""
+def legend(fig: Figure, handles: Sequence[Any], names: Sequence[str], columns: int) -> None:
+    """A legend at the upper end of the panels' room, which shrinks by its lines."""
     layout = fig.get_layout_engine()
     left, bottom, width, height = layout.get()["rect"]
-    at = bottom if place == "lower" else bottom + height
     look = {"frameon": False, "columnspacing": 1.2, "handletextpad": 0.5, "borderaxespad": 0.1, "borderpad": 0}
-    fig.legend(handles, names, loc=f"{place} left", bbox_to_anchor=(LEGEND_X, at), ncols=columns, **look)
+    fig.legend(handles, names, loc="upper left", bbox_to_anchor=(LEGEND_X, bottom + height), ncols=columns, **look)
     taken = 0.24 * math.ceil(len(handles) / columns) / fig.get_figheight()
-    layout.set(rect=(left, bottom + (taken if place == "lower" else 0), width, height - taken))
+    layout.set(rect=(left, bottom, width, height - taken))
 
 
 @functools.lru_cache(maxsize=512)
@@ -156,28 +149,13 @@ def text_width_in(text: str, size: float, weight: str = "normal") -> float:
     return font.get_width_height()[0] / 64 / 72 + 0.03
 
 
-def span(values: Sequence[float]) -> float:
-    """The largest of some positive values over the smallest."""
-    return max(values) / min(values)
-
-
-def scale_axis(ax: Axes, which: str, values: Sequence[float], log: bool, count: int = 5, pad: float = 0.06) -> None:
-    """Set limits, scale and ticks of the x or y axis so that all values lie inside."""
+def scale_axis(ax: Axes, which: str, values: Sequence[float], count: int = 5) -> None:
+    """Set limits and ticks of the x or y axis so that all values lie inside."""
     axis = ax.xaxis if which == "x" else ax.yaxis
     low, high = min(values), max(values)
-    if log:
-        ax.set(**{f"{which}scale": "log"})
-        factor = max((high / low) ** pad, 1.02)
-        limits = (low / factor, high * factor)
-        steps = (1, 2, 5) if high / low > 8 else (1, 1.4, 2, 3, 4, 5, 7)
-        wide = high / low > (30 if count < 6 else 500)
-        axis.set_major_locator(LogLocator(subs=(1,) if wide else steps, numticks=3 if wide else count + 1))
-        axis.set_minor_locator(NullLocator())
-    else:
-        room = pad * (high - low) or 0.02 * abs(high) or 1.0
-        limits = (low - room, high + room)
-        axis.set_major_locator(MaxNLocator(count, steps=[1, 2, 2.5, 5, 10]))
-    ax.set(**{f"{which}lim": limits})
+    room = 0.06 * (high - low) or 0.02 * abs(high) or 1.0
+    axis.set_major_locator(MaxNLocator(count, steps=[1, 2, 2.5, 5, 10]))
+    ax.set(**{f"{which}lim": (low - room, high + room)})
     axis.set_major_formatter(FuncFormatter(plain_number))
 
 
@@ -203,13 +181,6 @@ def speed_axis(ax: Axes, speeds: Sequence[float], which: str = "y", pad: float =
     axis = ax.xaxis if which == "x" else ax.yaxis
     axis.set_minor_locator(NullLocator())
     axis.set_ticks(ticks, labels=words)
-
-
-def name_sides(ax: Axes, above: str, below: str) -> None:
-    """Write at the upper and the lower end of the axes what it means to be there."""
-    for y, text in ((1.0, above), (0.0, below)):
-        look = {"color": colours.GREY_66, "va": "top" if y else "bottom", "fontsize": 9.5}
-        ax.annotate(text, (0, y), (4, -3 if y else 3), "axes fraction", textcoords="offset points", **look)
 
 
 def name_ends(ax: Axes, ends: Mapping[str, tuple[float, str]], width: int = 14) -> None:

@@ -52,12 +52,11 @@ class Bar:
     low: float | None = None
     high: float | None = None
     dot: float | None = None
-    samples: tuple[float, ...] = ()  # faint strokes behind it
 
     @property
     def values(self) -> list[float]:
         """All that must find room on the axis."""
-        return [value for value in (self.low, self.high, self.dot, *self.samples) if value is not None]
+        return [value for value in (self.low, self.high, self.dot) if value is not None]
 
 
 @dataclass(frozen=True)
@@ -196,8 +195,6 @@ class Card:
         if self.axis.line is not None:
             letters[at(self.axis.line)] = "┊"
         for bar, line, dot in ((row.behind, "░", "░"), (row.bar, "━", "○" if row.tone == "unclear" else "●")):
-            for sample in bar.samples if bar else ():
-                letters[at(sample)] = "·"
             if bar and bar.low is not None and bar.high is not None:
                 span = range(at(bar.low), at(bar.high) + 1)
                 letters[span.start : span.stop] = [line] * len(span)

@@ -16,11 +16,6 @@ SHEET = Path(__file__).with_suffix(".css").read_text(encoding="utf-8")
 _NAMED = {name.upper().replace("-", "_"): value for name, value in re.findall(r"--course-([\w-]+): (#\w+);", SHEET)}
 
 
-def of(name: str) -> str:
-    """The colour that a style sheet has under ``var(--course-NAME)``."""
-    return _NAMED[name.upper().replace("-", "_")]
-
-
 def __getattr__(name: str) -> str:
     try:
         return _NAMED[name]

@@ -30,7 +30,7 @@ def progress(label: str, expected_s: float) -> Any:
     """
     from tqdm import tqdm
 
-    class Bar(tqdm):
+    class TerminalBar(tqdm):
         monitor_interval = 0  # no watcher thread beside a measurement
 
         def advance(self, seconds: float) -> None:
@@ -42,7 +42,7 @@ def progress(label: str, expected_s: float) -> Any:
             if not self.disable:
                 self.set_description_str(text, refresh=self._time() >= self.start_t + self.delay)
 
-    class NotebookBar(Bar):
+    class NotebookBar(TerminalBar):
         def display(self, msg: str | None = None, pos: int | None = None) -> None:
             bar = f'<progress value="{self.n:.1f}" max="{self.total:.1f}" style="vertical-align: middle"></progress>'
             _lines[self.start_t] = f"{bar} {html.escape(self.desc)}: {self.n:.0f} s, at most about {self.total:.0f} s"
@@ -56,7 +56,7 @@ def progress(label: str, expected_s: float) -> Any:
 
     off = os.environ.get("COURSE_PROGRESS") == "0"
     in_notebook = getattr(_shell(), "kernel", None) is not None
-    return (NotebookBar if in_notebook and not off else Bar)(
+    return (NotebookBar if in_notebook and not off else TerminalBar)(
         total=expected_s,
         desc=label,
         leave=False,

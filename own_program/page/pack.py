@@ -24,8 +24,8 @@ from pathlib import Path
 
 import jinja2
 
+from course_utils.files import write_whole
 from course_utils.lesson_order import ORDER
-from course_utils.results.files import write_whole
 
 VERSION = "314.0.7"
 SHA256 = "66b7949e5a0cba2250b586d7e368bf12fb482800748d182c4618254b685ffaa0"  # of npm's package

@@ -15,8 +15,7 @@ from typing import Any
 from authoring.course_texts import ANCHOR
 from authoring.figures_in_text import lesson_minutes, shown_minutes
 from authoring.slides import slides_notebook
-from course_utils.results.lessons import Lesson, find_lesson, find_lessons
-from course_utils.results.notebook_files import read_notebook
+from course_utils.lesson_notebooks import Lesson, find_lesson, find_lessons, read_notebook
 
 FORM = "Predict", "Why", "The technique", "When it does not help", "In your own program", "Exercise", "What people say"
 ON_THE_DEMO = "Predict", "What people say"

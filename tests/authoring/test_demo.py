@@ -15,9 +15,8 @@ from authoring import __main__ as command
 from authoring import demo, demo_lab
 from authoring.demo import demo_notebook, demo_times, live_cells, start_up, write_demo
 from authoring.teaching import demo_minutes
+from course_utils.lesson_notebooks import Lesson, LessonError, find_lesson, find_lessons, notebooks_root, read_notebook
 from course_utils.lesson_order import file_name
-from course_utils.results.lessons import Lesson, LessonError, find_lesson, find_lessons, notebooks_root
-from course_utils.results.notebook_files import read_notebook
 from tests.made_up_notebooks import code, lesson_of, save, text
 
 LESSONS = find_lessons()

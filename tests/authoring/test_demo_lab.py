@@ -12,7 +12,7 @@ import pytest
 
 from authoring.demo import tags_of
 from authoring.demo_lab import LARGE_TYPE
-from course_utils.results.lessons import notebooks_root
+from course_utils.lesson_notebooks import notebooks_root
 from tests.lab_in_browser import ARGUMENTS, START_S, TOKEN, Notebook, free_port, running
 
 ROOT = Path(__file__).resolve().parents[2]

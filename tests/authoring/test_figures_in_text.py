@@ -12,8 +12,7 @@ import pytest
 
 from authoring import figures_in_text
 from authoring.figures_in_text import check, write
-from course_utils.results.lessons import find_lesson
-from course_utils.results.notebook_files import dumped, read_notebook
+from course_utils.lesson_notebooks import dumped, find_lesson, read_notebook
 from tests.made_up_notebooks import code
 from tests.made_up_records import EPYC, edit_record, recorder_of
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from authoring.lesson_files import LessonFileError, load_lessons, read_lesson
-from course_utils.results.notebook_files import dumped, read_notebook
+from course_utils.lesson_notebooks import dumped, read_notebook
 from course_utils.results.store import package_root
 from tests.authoring.conftest import run_in
 

@@ -16,9 +16,8 @@ from mdit_py_plugins.anchors.index import slugify
 from authoring.course_texts import GENERATED_PAGES
 from authoring.lesson_files import load_lessons
 from authoring.reference_pages import reference_pages
+from course_utils.lesson_notebooks import notebooks_root, read_notebook
 from course_utils.lesson_order import file_name
-from course_utils.results.lessons import notebooks_root
-from course_utils.results.notebook_files import read_notebook
 from tools.workspace import copy_pages, refresh
 
 ROOT = Path(__file__).resolve().parents[2]

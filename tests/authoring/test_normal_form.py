@@ -13,8 +13,7 @@ import nbformat
 import pytest
 
 from authoring import normal_form
-from course_utils.results.lessons import LessonError
-from course_utils.results.notebook_files import read_notebook
+from course_utils.lesson_notebooks import LessonError, read_notebook
 from tests.made_up_notebooks import code, save, stream, text
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -13,11 +13,11 @@ import pytest
 
 from authoring.course_texts import prose_only, text_files
 from authoring.normal_form import check
+from course_utils.lesson_notebooks import Lesson, experiments, find_lessons, needs, read_notebook
 from course_utils.results import store
 from course_utils.results.code_hash import code_hash
-from course_utils.results.lessons import Lesson, experiments, find_lessons, needs
-from course_utils.results.notebook_files import parsed_cells, read_notebook
 from tests.authoring import lesson_form
+from tests.made_up_notebooks import parsed_cells
 
 ROOT = Path(__file__).resolve().parents[2]
 LESSONS = find_lessons()

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from authoring.predictions import asked, prediction_of, stored_outputs
-from course_utils.results.lessons import Lesson, LessonError, find_lesson, find_lessons
-from course_utils.results.notebook_files import read_notebook
+from course_utils.lesson_notebooks import Lesson, LessonError, find_lesson, find_lessons, read_notebook
 from course_utils.show.prediction import Prediction
 from tests.made_up_records import edit_record, recorder_of
 

@@ -14,9 +14,9 @@ from authoring.claims import faults, judge
 from authoring.lesson_answers import answer_text, rows_text
 from authoring.lesson_files import LessonFile, LessonFileError, load_lessons, read_lesson
 from authoring.published import paired, ratio
+from course_utils.lesson_notebooks import find_lesson
 from course_utils.lesson_order import file_name
 from course_utils.results import store
-from course_utils.results.lessons import find_lesson
 from tests import made_up_records
 
 SOURCE = {"repository": "somebody/measured", "path": "results/copy.md", "commit": "0123abc"}

@@ -16,8 +16,8 @@ from authoring.claims import judge
 from authoring.lesson_files import load_lessons
 from authoring.pages import build, generated, refresh, stored_outputs
 from authoring.pages import readme as readme_page
+from course_utils.lesson_notebooks import dumped, read_notebook
 from course_utils.lesson_order import file_name
-from course_utils.results.notebook_files import dumped, read_notebook
 from tests.authoring.conftest import run_in
 from tests.made_up_records import edit_record
 from tools import verbs

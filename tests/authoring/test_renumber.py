@@ -13,7 +13,7 @@ from authoring import renumber
 from authoring.lesson_files import LessonFileError
 from authoring.renumber import RenumberError, changes
 from course_utils import lesson_order
-from course_utils.results.notebook_files import dumped
+from course_utils.lesson_notebooks import dumped
 from tests.made_up_notebooks import text
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -13,9 +13,8 @@ from bs4 import BeautifulSoup
 from authoring import __main__ as command
 from authoring.room_text import excerpt
 from authoring.slides import slides_notebook, write_slides
+from course_utils.lesson_notebooks import Lesson, find_lesson, find_lessons, read_notebook
 from course_utils.lesson_order import file_name
-from course_utils.results.lessons import Lesson, find_lesson, find_lessons
-from course_utils.results.notebook_files import read_notebook
 from tests.made_up_notebooks import code, lesson_of, text
 
 LESSONS = find_lessons()

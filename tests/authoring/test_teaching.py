@@ -10,7 +10,7 @@ import pytest
 from authoring.pages import instructors
 from authoring.predictions import prediction_of, recorded_answer
 from authoring.teaching import plans, presenter_notes, routes, wrong_turns
-from course_utils.results.lessons import Lesson, find_lessons
+from course_utils.lesson_notebooks import Lesson, find_lessons
 from course_utils.show.reveal import Unit
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -11,7 +11,7 @@ import pytest
 from authoring.claims import load_claims
 from authoring.course_texts import Passage, passages, prose_only, sentences, text_files
 from authoring.typed_numbers import typed_numbers, warnings
-from course_utils.results.lessons import find_lessons
+from course_utils.lesson_notebooks import find_lessons
 from tests import text_checks
 from tests.made_up_notebooks import save
 from tests.made_up_notebooks import text as text_cell

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from course_utils.commands import cli, machine_check, recording
+from course_utils.lesson_notebooks import find_lessons, question
 from course_utils.lesson_order import file_name
-from course_utils.results.lessons import find_lessons, question
 from own_program import command
 from tests import example_results, made_up_records
 from tests.sandbox import ROOT, SET_UP, Sandbox, comparing, sandbox

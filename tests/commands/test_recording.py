@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from course_utils import lesson_notebooks as lessons
 from course_utils.commands import cli, recording
 from course_utils.commands.recording import RecordingError
-from course_utils.results import lessons, store
+from course_utils.results import store
 from course_utils.results.environment import Environment
 from course_utils.results.paired import Verdict
 from tests import made_up_records

@@ -9,8 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from course_utils.results.lessons import find_lesson
-from course_utils.results.notebook_files import read_notebook
+from course_utils.lesson_notebooks import find_lesson, read_notebook
 
 
 def names_of(start: str) -> dict[str, Any]:

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 import torch
 
+from course_utils.lesson_notebooks import find_lesson, read_notebook
 from course_utils.lessons.packing import cases
-from course_utils.results.lessons import find_lesson
-from course_utils.results.notebook_files import read_notebook
 
 
 def function_of(name: str) -> Callable[..., Any]:

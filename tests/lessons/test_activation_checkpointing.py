@@ -11,12 +11,11 @@ import torch
 from torch import nn
 
 from authoring.reference_pages import code_blocks, reference_pages
+from course_utils.lesson_notebooks import find_lesson, read_notebook
 from course_utils.lessons.activation_checkpointing import cases
 from course_utils.materials.models import GPT
 from course_utils.materials.step_memory import worked_out
 from course_utils.results import store
-from course_utils.results.lessons import find_lesson
-from course_utils.results.notebook_files import read_notebook
 
 CELLS = {cell["id"]: cell["source"] for cell in read_notebook(find_lesson("activation_checkpointing").path)["cells"]}
 

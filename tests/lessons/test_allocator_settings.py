@@ -6,10 +6,9 @@ import re
 
 import pytest
 
+from course_utils.lesson_notebooks import find_lesson, read_notebook
 from course_utils.lessons.caching_allocator import cases
 from course_utils.memory.allocator import MIB, Allocate, EmptyCache, Event, Free, simulate_allocator
-from course_utils.results.lessons import find_lesson
-from course_utils.results.notebook_files import read_notebook
 
 EXPANDABLE = "expandable_segments:True"
 

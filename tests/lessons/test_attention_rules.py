@@ -10,9 +10,8 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 
 from authoring.reference_pages import code_blocks
+from course_utils.lesson_notebooks import find_lesson, read_notebook
 from course_utils.materials.attention import assert_close, reference
-from course_utils.results.lessons import find_lesson
-from course_utils.results.notebook_files import read_notebook
 
 PAGE = Path(__file__).parents[2] / "book" / "reference" / "flash_attention.md"
 

@@ -16,10 +16,9 @@ import psutil
 import pytest
 import torch
 
+from course_utils.lesson_notebooks import Lesson, experiments, find_lessons, read_notebook
 from course_utils.results import store
 from course_utils.results.code_hash import code_hash
-from course_utils.results.lessons import Lesson, experiments, find_lessons
-from course_utils.results.notebook_files import read_notebook
 from tests import made_up_notebooks as made_up
 from tests.played_cuda.lessons import strange_names
 

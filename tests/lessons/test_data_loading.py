@@ -17,11 +17,10 @@ import torch
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from course_utils import compare
+from course_utils.lesson_notebooks import find_lesson, read_notebook
 from course_utils.lessons.data_loading import cases
 from course_utils.lessons.data_loading.checks import check_workers
 from course_utils.lessons.data_loading.samples import Photographs, write_photographs
-from course_utils.results.lessons import find_lesson
-from course_utils.results.notebook_files import read_notebook
 
 forked = pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="this system cannot fork")
 CELLS = {cell["id"]: cell["source"] for cell in read_notebook(find_lesson("data_loading").path)["cells"]}

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 import torch
 
+from course_utils.lesson_notebooks import find_lessons, read_notebook
 from course_utils.lessons import answers as exercises
 from course_utils.lessons.answers import Exercise, Feedback, NotRight, ask, listed
-from course_utils.results.lessons import find_lessons
-from course_utils.results.notebook_files import parsed_cells, read_notebook
+from tests.made_up_notebooks import parsed_cells
 
 MODULES = sorted(path.parent.name for path in Path(exercises.__file__).parent.glob("*/checks.py"))
 HEADING = re.compile(r"^##+ Exercise (?:(\d+) ?)?(?:· (.+?) · \d+ min)?\s*$", re.MULTILINE)

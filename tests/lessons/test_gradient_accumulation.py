@@ -11,11 +11,10 @@ import torch
 from torch.nn.functional import mse_loss
 
 from authoring.reference_pages import code_blocks, reference_pages
+from course_utils.lesson_notebooks import find_lesson, read_notebook
 from course_utils.lessons.gradient_accumulation import cases
 from course_utils.lessons.gradient_accumulation.checks import check_train
 from course_utils.ranks.launch import run_ranks
-from course_utils.results.lessons import find_lesson
-from course_utils.results.notebook_files import read_notebook
 
 PROGRAM = Path(__file__).parents[1] / "rank_programs" / "accumulate.py"
 

@@ -16,10 +16,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from course_utils.lesson_notebooks import find_lesson, read_notebook
 from course_utils.lessons.host_device_syncs import cases
 from course_utils.lessons.host_device_syncs.checks import check_clip
-from course_utils.results.lessons import find_lesson
-from course_utils.results.notebook_files import read_notebook
 
 NOTEBOOK = find_lesson("host_device_syncs").path
 SOURCES = [cell["source"] for cell in read_notebook(NOTEBOOK)["cells"]]

@@ -12,10 +12,10 @@ from torch import nn
 from torch.nn import functional
 
 from authoring.reference_pages import code_blocks, reference_pages
+from course_utils.lesson_notebooks import find_lesson
 from course_utils.lessons.in_place_operations import cases
 from course_utils.materials.step_memory import kept_bytes, worked_out
 from course_utils.measure.devices import Device
-from course_utils.results.lessons import find_lesson
 
 
 def _run(code: str) -> dict[str, Any]:

@@ -11,9 +11,8 @@ import pytest
 import torch
 from torch import nn
 
+from course_utils.lesson_notebooks import find_lesson, read_notebook
 from course_utils.lessons.initialization import cases
-from course_utils.results.lessons import find_lesson
-from course_utils.results.notebook_files import read_notebook
 
 CELLS = {cell["id"]: cell["source"] for cell in read_notebook(find_lesson("initialization").path)["cells"]}
 ENDS = ("projection.weight", "mlp.2.weight")

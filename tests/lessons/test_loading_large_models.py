@@ -12,12 +12,11 @@ import pytest
 import torch
 from torch import nn
 
+from course_utils.lesson_notebooks import find_lesson, read_notebook
 from course_utils.lessons.loading_large_models import cases
 from course_utils.lessons.loading_large_models.checks import Decoder
 from course_utils.lessons.loading_large_models.fresh_process import staged
 from course_utils.materials.models import GPT, Llama
-from course_utils.results.lessons import find_lesson
-from course_utils.results.notebook_files import read_notebook
 
 MIB = 2**20
 linux = pytest.mark.skipif(sys.platform != "linux", reason="asks Linux")

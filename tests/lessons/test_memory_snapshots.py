@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import torch
 
+from course_utils.lesson_notebooks import find_lesson
 from course_utils.lessons.memory_snapshots.stand_in import memory_history
-from course_utils.results.lessons import find_lesson
 from own_program import command
 from tests.replays import load_snapshot
 

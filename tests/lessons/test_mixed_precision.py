@@ -8,10 +8,9 @@ import pytest
 import torch
 
 from course_utils import compare, recorded
+from course_utils.lesson_notebooks import find_lesson, read_notebook
 from course_utils.lessons.mixed_precision import cases, pictures
 from course_utils.materials.models import MLP
-from course_utils.results.lessons import find_lesson
-from course_utils.results.notebook_files import read_notebook
 
 LESSON = find_lesson("mixed_precision")
 

@@ -10,9 +10,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from course_utils.lesson_notebooks import find_lesson, read_notebook
 from course_utils.lessons.no_grad import cases
-from course_utils.results.lessons import find_lesson
-from course_utils.results.notebook_files import read_notebook
 
 
 def pasted(name: str) -> Callable[..., Any]:

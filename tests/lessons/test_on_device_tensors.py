@@ -9,10 +9,9 @@ import pytest
 import torch
 from torch import nn
 
+from course_utils.lesson_notebooks import find_lesson, read_notebook
 from course_utils.lessons.on_device_tensors.cases import OPERATIONS, outcome, waits
 from course_utils.lessons.on_device_tensors.pictures import copies
-from course_utils.results.lessons import find_lesson
-from course_utils.results.notebook_files import read_notebook
 
 
 def crossings() -> Any:

@@ -10,10 +10,9 @@ import torch
 from torch._dynamo.testing import CompileCounter
 
 from authoring.reference_pages import code_blocks, reference_pages
+from course_utils.lesson_notebooks import find_lesson, read_notebook
 from course_utils.lessons.packing import cases
 from course_utils.materials.attention import assert_close
-from course_utils.results.lessons import find_lesson
-from course_utils.results.notebook_files import read_notebook
 
 
 def block(which: str) -> str:

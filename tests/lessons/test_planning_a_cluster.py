@@ -15,12 +15,11 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from authoring.lesson_files import load_lessons
+from course_utils.lesson_notebooks import find_lesson, read_notebook
 from course_utils.lessons.planning_a_cluster import cases
 from course_utils.materials.models import GPT
 from course_utils.ranks.collectives import Collectives
 from course_utils.ranks.programs import loss_of
-from course_utils.results.lessons import find_lesson
-from course_utils.results.notebook_files import read_notebook
 
 
 def test_numbers_of_others_are_those_of_the_rows() -> None:

@@ -13,9 +13,8 @@ import pytest
 import torch
 import torch.utils.data
 
+from course_utils.lesson_notebooks import find_lesson, read_notebook
 from course_utils.lessons.pinned_memory import cases
-from course_utils.results.lessons import find_lesson
-from course_utils.results.notebook_files import read_notebook
 
 CELLS = {cell["id"]: cell["source"] for cell in read_notebook(find_lesson("pinned_memory").path)["cells"]}
 SOURCE = CELLS["prefetched"]

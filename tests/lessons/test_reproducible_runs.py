@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 import torch
 
+from course_utils.lesson_notebooks import find_lesson
 from course_utils.lessons.reproducible_runs import cases
 from course_utils.measure.fresh import RandomState, Switches
-from course_utils.results.lessons import find_lesson
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOK = find_lesson("reproducible_runs").path

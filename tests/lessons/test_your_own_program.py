@@ -13,8 +13,8 @@ import pytest
 import torch
 from torch.nn import functional
 
+from course_utils.lesson_notebooks import find_lesson
 from course_utils.lessons.your_own_program import cases, planted
-from course_utils.results.lessons import find_lesson
 from own_program import diagnose, read_trace
 from tests.own_clock import own_clock
 

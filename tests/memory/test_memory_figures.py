@@ -1,4 +1,4 @@
-"""The pictures of a memory trace: what is drawn is what was traced, and every block can be pointed at."""
+"""The pictures of a memory trace: what is drawn is what was traced."""
 
 from __future__ import annotations
 
@@ -35,11 +35,3 @@ def test_no_text_is_cut_off_or_overlaps(name: str, by: str) -> None:
     shown = {item.get_text() for item, _ in visible_texts(fig)}
     groups = RESULTS[name].by_kind() if by == "kind" else []
     assert set(groups) <= shown
-
-
-def test_reserved_memory_is_a_line_above_the_areas() -> None:
-    trace = RESULTS["trace on a GPU"]
-    lines = [line for line in trace.plot().axes[-1].lines if len(line.get_xdata()) == trace.moments + 1]
-    (reserved,) = lines
-    assert [y * 2**20 for y in reserved.get_ydata()[:-1]] == pytest.approx(list(trace.reserved_bytes))
-    assert "reserved up to" in trace.plot().alt

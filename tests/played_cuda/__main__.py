@@ -17,7 +17,7 @@ from pathlib import Path
 
 os.environ |= {"COURSE_SIZE": "test", "COURSE_PROGRESS": "0"}
 
-from course_utils.results.lessons import find_lesson
+from course_utils.lesson_notebooks import find_lesson
 from tests.played_cuda.lessons import Outcome, paste, play
 
 SLOW_S = 5.0

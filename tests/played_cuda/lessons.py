@@ -24,10 +24,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from course_utils.lesson_notebooks import named_experiments, read_notebook
 from course_utils.measure.worked_by import begin_cell
 from course_utils.ranks import launch
-from course_utils.results.lessons import named_experiments
-from course_utils.results.notebook_files import read_notebook
 from course_utils.results.rank_results import RankResults
 from course_utils.results.store import recorded, records_of, reference_root
 from tests.played_cuda.torch_on_it import PLAYED, install

@@ -9,11 +9,10 @@ import torch.nn.functional as F
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from course_utils.lesson_notebooks import find_lesson, read_notebook
 from course_utils.lessons.gradient_accumulation.cases import parts_of_text, small_gpt
 from course_utils.ranks.collectives import Collectives
 from course_utils.ranks.programs import report
-from course_utils.results.lessons import find_lesson
-from course_utils.results.notebook_files import read_notebook
 
 pasted = {"torch": torch, "F": F, "dist": dist, "nn": nn}
 for cell in read_notebook(find_lesson("gradient_accumulation").path)["cells"]:

@@ -18,9 +18,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
+from course_utils.files import variables_for_children
 from course_utils.ranks.agent import RUN_VARIABLE, end_run
 from course_utils.ranks.entry import FOLDER_VARIABLE
-from course_utils.results.files import variables_for_children
 
 PORT = 29400
 # Nodes of this machine answer each other at once, so a dead one need not be waited for as long as by default.

@@ -12,9 +12,9 @@ import nbformat
 import pytest
 import torch
 
+from course_utils.lesson_notebooks import find_lesson
 from course_utils.lessons.ddp import cases
 from course_utils.ranks.launch import run_ranks
-from course_utils.results.lessons import find_lesson
 from tests.launches import NOTEBOOKS, outputs_of
 
 SBATCH = NOTEBOOKS / "scripts" / "ddp_train.sbatch"

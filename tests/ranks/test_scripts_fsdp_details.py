@@ -12,10 +12,10 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from course_utils.lesson_notebooks import find_lesson
 from course_utils.lessons.fsdp import cases
 from course_utils.memory.allocator import simulate_allocator
 from course_utils.ranks.launch import run_ranks
-from course_utils.results.lessons import find_lesson
 from tests.launches import outputs_of
 
 ROOT = Path(__file__).resolve().parents[2]

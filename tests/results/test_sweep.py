@@ -1,4 +1,4 @@
-"""A sweep: what it says of each case, and its picture."""
+"""A sweep: what it says of each case."""
 
 from __future__ import annotations
 
@@ -6,13 +6,10 @@ import dataclasses
 from typing import Any
 
 import pytest
-from matplotlib.axes import Axes
 
 from course_utils.results.sweep import Sweep, SweepPoint
 from course_utils.show.formats import format_times
 from tests.example_results import CPU, GPU, RESULTS, comparison_of, cuda_comparison_of
-from tests.figure_checks import visible_texts
-from tests.html_checks import content_of
 
 BY_SIZE = Sweep(
     over="KiB",
@@ -27,11 +24,8 @@ BY_SIZE = Sweep(
 def test_a_sweep_is_summed_up_by_where_each_verdict_holds():
     sweep = RESULTS["sweep of two"]
     slowest, fastest = (format_times(pick(p.comparison["batched"].ratio for p in sweep)) for pick in (max, min))
-    assert sweep.story("batched") == (
-        f"batched is faster from batch 16 on (up to {fastest}), slower up to 4 (up to {slowest})"
-    )
-    assert sweep.story("batched", brief=True) == "batched is faster from batch 16 on, slower up to 4"
-    assert sweep.card().words == f"Against one by one, {sweep.story('batched')}."
+    story = f"batched is faster from batch 16 on (up to {fastest}), slower up to 4 (up to {slowest})"
+    assert sweep.card().words == f"Against one by one, {story}."
 
 
 @pytest.mark.parametrize(
@@ -48,8 +42,8 @@ def test_a_sweep_is_summed_up_by_where_each_verdict_holds():
 def test_a_unit_and_what_is_counted_stand_behind_their_number(over: str, values: tuple[Any, ...], where: str):
     same, faster = (comparison_of({"a": 1.0, "b": ratio}, noise=0.001, rounds=40) for ratio in (1.0, 0.5))
     points = tuple(map(SweepPoint, values, (same, faster, same)))
-    words = Sweep(over=over, points=points, environment=CPU).story("b", brief=True)
-    assert words.startswith(f"b is faster {where}, the same (within 1%) ")
+    words = Sweep(over=over, points=points, environment=CPU).card().words
+    assert words.startswith(f"Against a, b is faster {where} (2.00 times as fast), the same (within 1%) ")
 
 
 def test_what_is_unclear_is_said_once_with_the_way_out():
@@ -65,36 +59,6 @@ def test_what_is_unclear_is_said_once_with_the_way_out():
         assert repr(card).count("budget_s") == 1
 
 
-def _curves(sweep: Sweep) -> list[Any]:
-    """What joins the points of a case."""
-    return [line for line in sweep.plot().axes[0].lines if len(line.get_xdata()) == len(sweep.values) > 2]
-
-
-def test_a_figure_of_a_sweep_shows_speed_upwards_names_its_lines_and_hides_none():
-    sweep = RESULTS["sweep of four"]
-    (ax,) = sweep.plot().axes
-    curves = _curves(sweep)
-    labels = sweep.points[0].comparison.labels
-    for curve, label in zip(curves, labels[1:], strict=True):
-        assert list(curve.get_ydata()) == [point.comparison[label].speedup for point in sweep.points]
-    assert len({curve.get_xdata()[0] for curve in curves}) == len(curves)
-    assert len({str(curve._dash_pattern) for curve in curves}) == len(curves)
-    assert not ax.figure.legends
-    texts = [item.get_text().replace("\n", " ") for item, _ in visible_texts(ax.figure)]
-    assert all(any(text[:12] == label[:12] for text in texts) for label in labels)
-    assert f"▲ faster than {labels[0]}" in texts
-    assert all("as fast" in words for speed, words in _ticks(ax) if speed > 1)
-    assert all("as long" in words for speed, words in _ticks(ax) if speed < 1)
-
-
-def _ticks(ax: Axes) -> list[tuple[float, str]]:
-    return [(place, label.get_text()) for place, label in zip(ax.get_yticks(), ax.get_yticklabels(), strict=True)]
-
-
-def test_between_points_that_are_names_there_is_no_line():
-    assert _curves(RESULTS["sweep of words"]) == []
-
-
 # One unit, a choice, and the recorded run behind
 
 
@@ -104,18 +68,13 @@ def test_an_amount_of_memory_has_its_unit_wherever_it_is_named_and_found():
     assert "pinned, 16 MiB" in labels
     assert [fact.row for fact in BY_SIZE.facts()][-1] == "16 MiB: in the loop, against pageable"
     assert [fact.label for fact in BY_SIZE.facts()][-1] == "KiB 16384: in the loop, against pageable"
-    form = content_of(BY_SIZE.explore()._repr_html_())["form"][0]
-    assert (form["label"], [name for name, _ in form["options"]]) == ("size", ["4 KiB", "64 KiB", "1 MiB", "16 MiB"])
-    (ax,) = BY_SIZE.plot().axes
-    assert ax.get_xlabel().startswith("size (")
-    assert ax.get_xticklabels()[-1].get_text().startswith("16 MiB\n")
-    for shown in (repr(BY_SIZE), repr(BY_SIZE.numbers), ax.figure.alt):
+    for shown in (repr(BY_SIZE), repr(BY_SIZE.numbers)):
         assert "16 MiB" in shown
         assert "16384" not in shown
         assert "16\u00a0384" not in shown
 
 
-def test_a_choice_of_cases_and_points_is_what_the_card_the_figure_and_the_slider_tell_of():
+def test_a_choice_of_cases_and_points_is_what_the_card_tells_of():
     chosen = BY_SIZE.showing(["in the loop", "pinned"], at=["16 MiB", 64])
     card = chosen.card()
     assert [row.label.replace("\u00a0", " ") for row in card.rows] == [
@@ -125,16 +84,9 @@ def test_a_choice_of_cases_and_points_is_what_the_card_the_figure_and_the_slider
         "pinned, 16 MiB",
     ]
     # Of the points that were measured, not of those that are shown: nothing is said of 1 MiB, where it is slower.
-    assert chosen.story("pinned", brief=True) == "pinned is faster at 64 KiB and at 16 MiB"
+    assert "pinned is faster at 64 KiB and at 16 MiB (up to 4.0" in card.words
     assert repr(card.numbers) == repr(BY_SIZE.numbers)
     assert chosen.showing(["pinned"]).numbers == BY_SIZE.numbers
-    assert [label.get_text().partition("\n")[0] for label in chosen.plot().axes[0].get_xticklabels()] == [
-        "64 KiB",
-        "16 MiB",
-    ]
-    content = content_of(BY_SIZE.explore(at="16 MiB")._repr_html_())
-    assert (content["chosen"], len(content["states"])) == ({"at": 3}, 4)
-    assert len(content_of(chosen.explore()._repr_html_())["states"]) == 2
     for wrong in ({"cases": ["pined"]}, {"at": ["16 GiB"]}):
         with pytest.raises(KeyError, match="there are: "):
             BY_SIZE.showing(**wrong)

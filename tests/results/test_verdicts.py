@@ -9,8 +9,8 @@ import pytest
 
 from course_utils.results.comparison import Comparison
 from course_utils.results.measurement import Measurement
-from course_utils.results.sweep import Sweep, SweepPoint
 from course_utils.results.paired import Interval
+from course_utils.results.sweep import Sweep, SweepPoint
 from course_utils.results.verdicts import between
 from course_utils.show.prediction import predict
 from tests.example_results import CPU, TWO, comparison_of

@@ -7,10 +7,7 @@ import math
 import re
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from course_utils.results.measurement import Measurement
 from course_utils.results.result import Result
 from course_utils.show.cards import MARKS, Axis, Bar, Card, Row, Toned, amount_axis, speed_axis, time_axis
 from course_utils.show.tables import Sheet, named_values
@@ -95,12 +92,6 @@ def test_in_a_terminal_it_is_the_same_card_in_letters():
     assert "first call" not in repr(CARD)
 
 
-def test_a_card_may_be_a_sentence_alone():
-    card = Card("`a<b` was not measured.")
-    assert repr(card) == "`a<b` was not measured."
-    assert '<p class="sentence"><code>a&lt;b</code> was not measured.</p>' in card._repr_html_()
-
-
 # Axes
 
 
@@ -114,7 +105,7 @@ def test_long_words_of_a_row_wrap_and_a_verdict_stays_on_its_line():
     assert '<td class="words" style="white-space:normal;min-width:13em">ran out' in page
 
 
-@given(st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=8))
+@pytest.mark.parametrize("speeds", [[1.0], [0.99, 1.3], [0.5, 1e-4], [3.0, 700.0], [1e-6, 1e6]])
 def test_an_axis_of_speeds_holds_them_all_and_its_ticks_are_never_below_1(speeds: list[float]):
     axis = speed_axis(speeds, 0.01)
     assert axis.low < min(1.0, *speeds) <= max(1.0, *speeds) < axis.high
@@ -160,53 +151,29 @@ def test_noise_is_never_an_absurd_percentage(noise: float, words: str):
     assert words in repr(comparison_of({"a": 1.0, "b": 1.0}, noise=noise))
 
 
-def test_the_bar_of_a_case_is_its_interval_and_that_of_the_baseline_the_noise():
+def test_the_recorded_machine_stands_behind_each_case_that_it_has_and_is_named():
     two = RESULTS["two"]
     base, pinned = (row.bar for row in two.card().rows)
-    assert (pinned.low, pinned.high) == two["pinned"].interval.inverse().ends
-    assert pinned.dot == two["pinned"].speedup
+    assert (pinned.low, pinned.high, pinned.dot) == (*two["pinned"].interval.inverse().ends, two["pinned"].speedup)
     assert (base.low, base.high, base.dot) == (*two.noise.inverse().ends, 1.0)
-
-
-def test_the_recorded_machine_stands_behind_each_case_that_it_has_and_is_named():
     behind = comparison_of({"pageable": 1.0, "pinned": 0.25}, environment=GPU)
-    card = dataclasses.replace(RESULTS["two"], behind=behind, whose="you").card()
+    card = dataclasses.replace(two, behind=behind, whose="you").card()
     assert [row.behind for row in card.rows] == [case.bar for case in behind]
     assert card.provenance.startswith(CPU.caption)
     assert card.axis.high > behind["pinned"].bar.high
-    assert all(row.behind is None for row in RESULTS["two"].card().rows)
+    assert all(row.behind is None for row in two.card().rows)
 
 
-def test_a_measurement_shows_its_samples_and_says_once_if_the_time_drifted():
-    (row,) = RESULTS["measurement"].card().rows
-    assert row.bar.samples == tuple(sorted(RESULTS["measurement"].elapsed_s))
-    assert row.bar.low <= row.bar.dot <= row.bar.high
-    many = measurement_of(elapsed_s=tuple(1e-3 + i * 1e-6 for i in range(1000)))
-    assert many.card().rows[0].bar.samples[:: len(many.card().rows[0].bar.samples) - 1] == (1e-3, many.elapsed_s[-1])
-    assert len(many.card()._repr_html_()) < 20_000
-
-
-def _halves(second: float, rounds: int = 40, **more: object) -> Measurement:
-    wave = [1 + (i * 7 % 5) / 1000 for i in range(rounds)]
-    times = [1e-3 * each * (second if i >= rounds // 2 else 1) for i, each in enumerate(wave)]
-    return measurement_of(elapsed_s=tuple(times), **more)
+def _halves(second: float, **more: object) -> str:
+    """What a measurement shows whose second half took so many times as long as the first."""
+    times = [1e-3 * (1 + (i * 7 % 5) / 1000) * (second if i >= 20 else 1) for i in range(40)]
+    return " ".join(repr(measurement_of(elapsed_s=tuple(times), **more)).split())
 
 
 def test_two_halves_of_the_samples_are_the_control_of_a_measurement():
-    steady, drifted, short = _halves(1.0), _halves(1.5), _halves(1.5, rounds=14)
-    assert steady.halves_agree is True
-    assert drifted.halves_agree is False
-    assert short.halves_agree is None
-    assert drifted.noise_floor > 1.4 > 1.01 > steady.noise_floor
-    assert "drifted" not in repr(steady)
-    shown = " ".join(repr(drifted).split())
-    assert "the second half took 1.50 times as long as the first. Stop other programs" in shown
-    assert "the second half was 2.00 times as fast" in " ".join(repr(_halves(0.5)).split())
-    assert (
-        _halves(8.0)
-        .card()
-        .words.startswith("This machine was too busy to tell: the same code strayed by a factor of 8.")
-    )
-    busy = " ".join(repr(_halves(1.5, busy="Other programs kept 1.3 of 2 cores busy.")).split())
-    assert busy.count("1.3 of 2 cores") == 1
-    assert "1.3 of 2 cores" in _halves(1.0, busy="Other programs kept 1.3 of 2 cores busy.").card().provenance
+    assert "drifted" not in _halves(1.0)
+    assert "the second half took 1.50 times as long as the first. Stop other programs" in _halves(1.5)
+    assert "the second half was 2.00 times as fast" in _halves(0.5)
+    assert _halves(8.0).startswith("This machine was too busy to tell: the same code strayed by a factor of 8.")
+    for second in (1.0, 1.5):
+        assert _halves(second, busy="Other programs kept 1.3 of 2 cores busy.").count("1.3 of 2 cores") == 1

@@ -99,23 +99,18 @@ def test_what_is_no_answer_is_refused():
     assert guess.value is None
 
 
-def test_a_locked_answer_stays_when_the_cell_runs_again_until_another_is_given():
-    predict("How many?").answer(3)
-    again = predict("How many?")
-    assert predict("How many?", unit="ms").value is None
-    assert repr(again) == "Prediction: How many? Locked: you said 3× as fast."
-    assert again.answer(4).reveal(4).words.startswith("You said 4×")
-
-
 def tell(guess: Any, answer: float | str | None, locked: bool) -> None:
     """Sends what the form sends."""
     guess.form._handle_custom_msg({"answer": answer, "locked": locked}, [])
 
 
 def test_what_stands_in_the_form_counts_and_what_is_locked_can_be_changed():
-    typed = predict("How many?")
+    assert repr(predict("How many?").answer(3)) == "Prediction: How many? Locked: you said 3× as fast."
+    assert predict("How many?").value == 3  # the cell runs again
+    assert predict("How many?", unit="ms").value is None
+    typed = predict("How many, then?")
     tell(typed, 2.5, False)
-    assert predict("How many?").form.content["answer"] == 2.5  # where the cell runs again, it stands there again
+    assert predict("How many, then?").form.content["answer"] == 2.5  # where the cell runs again, it stands there again
     assert typed.reveal(5).words.startswith("You said 2.5× as fast.")
     assert typed.form.content["locked"]
     emptied = predict("How many now?")

@@ -56,21 +56,6 @@ def test_a_long_wait_is_shown_and_wiped_also_after_an_interruption(
     assert stream.getvalue().endswith("\r")
 
 
-def test_a_short_wait_is_silent_until_it_becomes_long(
-    terminal: Callable[[], _Terminal], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stream = terminal()
-    now = time.time()
-    with progress("quick", expected_s=1.0) as bar:
-        bar.advance(0.5)
-        bar.describe("still quick")
-    assert stream.getvalue() == ""
-    with progress("slow", expected_s=1.0) as bar:
-        monkeypatch.setattr(bar, "_time", lambda: now + 60)
-        bar.advance(0.5)
-        assert "slow" in stream.getvalue()
-
-
 def test_a_bar_can_be_turned_off_and_a_log_file_gets_none(
     terminal: Callable[[], _Terminal], monkeypatch: pytest.MonkeyPatch
 ) -> None:

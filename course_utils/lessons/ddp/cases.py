@@ -13,8 +13,8 @@ from pathlib import Path
 
 import torch
 
+from course_utils.files import variables_for_children
 from course_utils.measure.machine import device_kind, environment
-from course_utils.results.files import variables_for_children
 from course_utils.results.rank_results import RankResults
 from course_utils.results.table import Table
 

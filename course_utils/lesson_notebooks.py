@@ -1,4 +1,4 @@
-"""Lessons: finding them, and what experiments they hold. None of this runs a lesson."""
+"""Lessons as notebooks: finding and reading them, and the experiments in their cells. None of this runs a lesson."""
 
 from __future__ import annotations
 
@@ -9,21 +9,19 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from course_utils import lesson_order
-from course_utils.results.files import clone_root, package_root
-from course_utils.results.notebook_files import NEEDS, LessonError, notebook_bytes, parsed_notebook
+from course_utils.files import clone_root, package_root
 from course_utils.show.suggestions import did_you_mean
 
-__all__ = ["NEEDS", "LessonError"]  # from here, too
-
+NEEDS = {"cuda": "a CUDA GPU", "two-gpus": "two CUDA GPUs", "compiler": "a C++ compiler"}
+"""What an experiment may need to run live, in words. The tag of its cell is ``needs-`` and the key."""
 _COMMENT_LINE = re.compile(r"^\s*#.*", re.MULTILINE)
 _EXPERIMENT = re.compile(r"""(?:\bname\s*=\s*|\bceilings\(\s*)(["'])([a-z]\w*/\w+)\1""")
 _FILE_NAME = re.compile(r"(?P<number>\d\d)_(?P<slug>[a-z][a-z0-9_]*)\.ipynb")
 _TITLE = re.compile(r"#\s+(?:\d+\s*·\s*)?(?P<title>.+?)\s*")
 
 
-class PlannedLessonError(LessonError):
-    """A lesson that is planned: it has a lesson.yml, and no notebook yet."""
+class LessonError(ValueError):
+    """A lesson that cannot be found, read or put into normal form. The message says what to do."""
 
 
 @dataclass(frozen=True, order=True)
@@ -39,10 +37,6 @@ class Lesson:
     def name(self) -> str:
         """The file name without its suffix, ``NN_slug``."""
         return self.path.stem
-
-    def is_called(self, wanted: str) -> bool:
-        """Whether a text is this lesson's slug, name or number."""
-        return wanted in (self.slug, self.name) or (wanted.isdecimal() and int(wanted) == self.number)
 
 
 def notebooks_root() -> Path:
@@ -70,7 +64,7 @@ def find_lessons(root: Path | str | None = None) -> list[Lesson]:
         match = _FILE_NAME.fullmatch(path.name)
         if match is None:
             continue
-        title = _title_of(notebook_bytes(path), path.name, match["slug"])
+        title = _title_of(_content(path), path.name) or match["slug"].replace("_", " ").capitalize()
         lesson = Lesson(int(match["number"]), match["slug"], title, path)
         for key in (lesson.number, lesson.slug):
             other = lessons.setdefault(key, lesson)
@@ -83,44 +77,26 @@ def find_lesson(name: str | int, root: Path | str | None = None) -> Lesson:
     """Returns the lesson with a number (``"04"`` or ``4``), a slug (``"pinned_memory"``) or a file name.
 
     Raises:
-        PlannedLessonError: if it has no notebook yet. This message, too, lists the lessons there are.
-        LessonError: if there is no such lesson.
+        LessonError: if there is no such lesson. The message lists those that there are.
     """
     lessons = find_lessons(root)
     wanted = re.split(r"[\\/]", str(name).strip().removesuffix(".ipynb"))[-1]
     for lesson in lessons:
-        if lesson.is_called(wanted):
+        if wanted in (lesson.slug, lesson.name) or (wanted.isdecimal() and int(wanted) == lesson.number):
             return lesson
-    if not lessons:
-        raise LessonError(f"There is no lesson {name!r}: the folder holds no lessons at all.")
     choices = [lesson.name for lesson in lessons]
-    for slug in lesson_order.slugs():
-        if slug not in {each.slug for each in lessons} and (lesson := _planned(slug)).is_called(wanted):
-            raise PlannedLessonError(
-                f"Lesson {lesson.number:02d} ({lesson.title}) is planned and not written yet; "
-                f"there are: {', '.join(choices)}."
-            )
     nearest = did_you_mean(wanted, choices) or did_you_mean(wanted, [lesson.slug for lesson in lessons])
-    raise LessonError(f"There is no lesson {name!r}{nearest}. The lessons are: {', '.join(choices)}.")
+    raise LessonError(f"There is no lesson {name!r}{nearest}. The lessons are: {', '.join(choices) or 'none'}.")
 
 
 def question(lesson: Lesson) -> str:
     """Returns what a lesson asks, as its lesson.yml has it; empty where there is none."""
-    path = package_root() / "lessons" / lesson.slug / "lesson.yml"
-    return _entry(path)["question"] if path.is_file() else ""
-
-
-def _planned(slug: str) -> Lesson:
-    """The lesson that a lesson.yml promises, with the name that its notebook will have."""
-    title = _entry(package_root() / "lessons" / slug / "lesson.yml")["title"]
-    return Lesson(lesson_order.number(slug), slug, title, Path(f"{lesson_order.file_name(slug)}.ipynb"))
-
-
-@lru_cache(maxsize=64)
-def _entry(path: Path) -> dict[str, Any]:
     import yaml
 
-    return yaml.load(path.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    path = package_root() / "lessons" / lesson.slug / "lesson.yml"
+    if not path.is_file():
+        return ""
+    return yaml.load(path.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))["question"]
 
 
 def experiments(lesson: Lesson) -> list[str]:
@@ -170,8 +146,46 @@ def named_experiments(source: str) -> list[str]:
     return [match[2] for match in _EXPERIMENT.finditer(_COMMENT_LINE.sub("", source))]
 
 
+# Their files
+
+
+def read_notebook(path: Path | str) -> dict[str, Any]:
+    """Reads a notebook (format 4), with multi-line texts joined."""
+    path = Path(path)
+    return _parsed(_content(path), path.name)
+
+
+def dumped(notebook: dict[str, Any]) -> str:
+    """Returns a notebook as text, exactly as JupyterLab saves it: keys sorted, indented by one space, lines split."""
+    import nbformat
+
+    return nbformat.v4.writes(nbformat.from_dict(notebook)) + "\n"
+
+
+def _content(path: Path) -> bytes:
+    """What is in a notebook's file: what is made of a notebook is remembered by this, not by a path."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise LessonError(f"{path.name} cannot be read: {error.strerror}.") from error
+
+
+def _parsed(content: bytes, file_name: str) -> dict[str, Any]:
+    import nbformat  # it takes longer to load than all of the course, and measuring does without
+
+    try:
+        notebook = nbformat.v4.reads(content.decode("utf-8"))
+    except (AttributeError, KeyError, TypeError):  # some other JSON
+        notebook = {}
+    except ValueError as error:
+        raise LessonError(f"{file_name} is damaged: it is not valid JSON ({error}). Restore it from git.") from error
+    if notebook.get("nbformat") != 4:
+        raise LessonError(f"{file_name} is not a notebook of format 4. Open it in JupyterLab and save it again.")
+    return notebook
+
+
 def _measuring_cells(lesson: Lesson) -> tuple[tuple[str, dict[str, Any]], ...]:
-    return _in_notebook(notebook_bytes(lesson.path), lesson.path.name, lesson.slug)
+    return _in_notebook(_content(lesson.path), lesson.path.name, lesson.slug)
 
 
 @lru_cache(maxsize=64)
@@ -179,7 +193,7 @@ def _in_notebook(content: bytes, file_name: str, slug: str) -> tuple[tuple[str, 
     """Each experiment of a lesson with its cell."""
     return tuple(
         (name, cell)
-        for cell in parsed_notebook(content, file_name)["cells"]
+        for cell in _parsed(content, file_name)["cells"]
         if cell["cell_type"] == "code"
         for name in named_experiments(cell["source"])
         if name.startswith(f"{slug}/")
@@ -187,8 +201,8 @@ def _in_notebook(content: bytes, file_name: str, slug: str) -> tuple[tuple[str, 
 
 
 @lru_cache(maxsize=64)  # every look at a record asks for the lessons
-def _title_of(content: bytes, file_name: str, slug: str) -> str:
-    for cell in parsed_notebook(content, file_name)["cells"]:
+def _title_of(content: bytes, file_name: str) -> str:
+    for cell in _parsed(content, file_name)["cells"]:
         if cell["cell_type"] == "markdown" and (match := _TITLE.fullmatch(cell["source"].split("\n", 1)[0])):
             return match["title"]
-    return slug.replace("_", " ").capitalize()
+    return ""

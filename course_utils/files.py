@@ -12,7 +12,7 @@ from pathlib import Path
 @functools.cache
 def package_root() -> Path:
     """The folder of ``course_utils``."""
-    return Path(__file__).resolve().parents[1]
+    return Path(__file__).resolve().parent
 
 
 def clone_root() -> Path | None:

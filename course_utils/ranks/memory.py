@@ -24,7 +24,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_leaves
 
 from course_utils.memory.live_storages import StorageMode, plain_tensors
-from course_utils.ranks.cluster_plan import CLUSTER_PARTS
+from course_utils.ranks.cluster import CLUSTER_PARTS
 
 # Operations that move tensors between ranks, or copy them into and out of the buffers for that.
 _COMMUNICATION = frozenset({"c10d", "fsdp", "_c10d_functional"})

@@ -1,4 +1,4 @@
-"""The programs of `ddp`: the SLURM file, mistakes on two ranks, and ranks that raise, hang and are killed."""
+"""The programs of `ddp`: the SLURM file, the technique as a file, mistakes on two ranks, and the checks to paste."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import nbformat
 import pytest
 import torch
 
-from course_utils.lessons.ddp import cases
 from course_utils.ranks.launch import run_ranks
 from course_utils.results.lessons import find_lesson
 from tests.launches import NOTEBOOKS, outputs_of
@@ -42,7 +41,7 @@ def test_the_slurm_file_asks_for_what_it_uses():
     subprocess.run(["bash", "-n", str(SBATCH)], check=True)
 
 
-def test_the_slurm_file_runs_as_two_nodes(tmp_path: Path):
+def test_the_slurm_file_runs_as_two_nodes_and_a_finished_run_says_so(tmp_path: Path):
     """With an ``srun`` that starts one task for each of two nodes, both of them this machine."""
     for name, lines in {
         "scontrol": ["echo localhost; echo other"],
@@ -52,7 +51,8 @@ def test_the_slurm_file_runs_as_two_nodes(tmp_path: Path):
     }.items():
         (tmp_path / name).write_text("\n".join(["#!/bin/bash", *lines, ""]))
         (tmp_path / name).chmod(0o755)
-    short = SBATCH.read_text(encoding="utf-8").replace(LONG, " ".join(SHORT))
+    checkpoint = tmp_path / "run.pt"
+    short = SBATCH.read_text(encoding="utf-8").replace(LONG, f"{' '.join(SHORT)} --checkpoint {checkpoint}")
     assert short != SBATCH.read_text(encoding="utf-8")
     (tmp_path / "short.sbatch").write_text(short)
     (output,) = outputs_of(
@@ -64,6 +64,10 @@ def test_the_slurm_file_runs_as_two_nodes(tmp_path: Path):
         SLURM_CPUS_PER_TASK="1",
         SLURM_JOB_ID=str(os.getpid()),
     )
+    # A run that is started again goes on after the last epoch, or says that it is done.
+    assert torch.load(checkpoint)["epoch"] == 2
+    again = torchrun("scripts/ddp_train.py", *SHORT, "--checkpoint", checkpoint)
+    assert "has 2 epochs already: nothing is left of --epochs 2" in again
     # Two ranks took part, and rank 0 found their gradients right.
     errors = re.search(r"gradient_error: float32 (\S+), float64 (\S+)", output)
     assert 0 < float(errors[1]) < 1e-5
@@ -75,18 +79,6 @@ def torchrun(*words: object) -> str:
     ranks = ["--standalone", "--local-addr=127.0.0.1", "--nproc-per-node=2"]
     (output,) = outputs_of([sys.executable, "-m", "torch.distributed.run", *ranks, *map(str, words)])
     return output
-
-
-def test_the_last_epoch_is_saved_and_a_finished_run_says_so(tmp_path: Path):
-    """Beside it: a folder for logs alone keeps none."""
-    program = ("scripts/ddp_train.py", "--epochs", 1, *SHORT[3:], "--checkpoint", tmp_path / "run.pt")
-    torchrun("--log-dir", tmp_path / "alone", *program)
-    assert torch.load(tmp_path / "run.pt")["epoch"] == 1
-    again = torchrun("--log-dir", tmp_path / "kept", "--tee", 3, *program)
-    assert "has 1 epochs already: nothing is left of --epochs 1" in again
-    assert "loss" not in again
-    assert not [*tmp_path.glob("alone/**/stdout.log")]
-    assert len([*tmp_path.glob("kept/**/stdout.log")]) == 2
 
 
 def test_the_technique_is_a_file_for_torchrun(tmp_path: Path):
@@ -112,37 +104,6 @@ def test_which_mistakes_raise_and_which_wait_is_what_the_page_says(where_the_not
         "divide_by_initial_world_size=True": 0.5,
         "divide_by_initial_world_size=False": 1.0,
     }
-
-
-def test_loops_that_say_nothing_and_shares_that_leave_more_than_noise(where_the_notebook_is, monkeypatch):
-    monkeypatch.setenv("COURSE_SIZE", "test")
-    run = run_ranks("scripts/ddp_silent.py", ranks=2, threads_per_rank=1, show_output=False)
-    ways, (alike, other) = run[0]["ways"], run[0]["shares"]
-    assert alike["mean of all"] < 0.5 * alike["one batch"]
-    assert other["mean of all"] > 0.9 * other["one batch"] > 0.5
-    right = {"equal shares", "the same, weighed"}
-    assert {way for way, far in ways.items() if far["from one process"] < 1e-5} == right
-    assert all(far["from one process"] > 0.01 for way, far in ways.items() if way not in right)
-    assert {way for way, far in ways.items() if far["from rank 0"] > 0} == {"model.module(x)", "no_sync() stays on"}
-
-
-def test_what_ddp_holds_and_what_is_timed_with_one_rank_and_with_two(where_the_notebook_is):
-    sizes = {"args": ["--budget", 0, "--layers", 1], "threads_per_rank": 1, "show_output": False}
-    one = run_ranks("scripts/ddp_scaling.py", ranks=1, **sizes)
-    assert one[0]["held"] == {"DDP": pytest.approx(2, rel=0.01), "DDP, views": pytest.approx(1, rel=0.01)}
-    assert one.comparison("steps").labels == ("plain", "DDP", "DDP, views")
-    two = cases.kept(run_ranks("scripts/ddp_scaling.py", ranks=2, backend="gloo", **sizes))
-    assert [row["ranks"] for row in two] == ["2 at once", "... and DDP sends"]
-    assert two[1]["of one alone"] == pytest.approx(two[0]["of one alone"] * two[1]["of the one before"])
-
-
-def test_whom_torchrun_names_when_something_happens_to_rank_1(where_the_notebook_is):
-    killed, hangs = cases.failed_runs("scripts/ddp_broken.py", ["is killed", "hangs"])
-    # When rank 1 is gone, rank 0 loses its connection, mostly in the same second. Of two such failures torchrun names
-    # the one that it saw first, and both at once on a busy machine: then rank 0, which ends by itself or at its signal.
-    assert killed["torchrun names"] in ("rank 0", "rank 1")
-    assert hangs["torchrun names"] == "rank 0"
-    assert (hangs["rank 0 stood in"], hangs["rank 1 stood in"]) == ("all_reduce", "read_slow_files")
 
 
 def test_the_checks_to_paste_see_what_the_lesson_says(where_the_notebook_is):

@@ -55,16 +55,15 @@ _FRAMES_BEFORE = re.compile(
 
 
 class RankError(RuntimeError):
-    """A program's ranks did not all end well: the rank that failed first, if it was one, and its own traceback.
+    """A program's ranks did not all end well. The message has the rank that failed first, and where.
 
     The reason is ``raised``, ``died`` (by a signal or an exit status) or ``timed out``.
     """
 
-    def __init__(self, message: str, *, reason: str, rank: int | None = None, traceback: str = "") -> None:
+    def __init__(self, message: str, *, reason: str, rank: int | None = None) -> None:
         super().__init__(message)
         self.reason = reason
         self.rank = rank
-        self.traceback = traceback
 
     def _render_traceback_(self) -> list[str]:
         """What a notebook shows: how the ranks were started is of no help to anybody there."""
@@ -294,15 +293,15 @@ class _Launch:
         first = min(own, key=lambda rank: failures[rank]["moment"])
         failure = failures[first]
         if failure["traceback"]:
-            traceback = self._shortened(failure["traceback"])
-            lines, reason = [f"raised {failure['message'].splitlines()[0]}", traceback], "raised"
+            happened, reason = f"raised {failure['message'].splitlines()[0]}", "raised"
+            where = [self._shortened(failure["traceback"])]
         else:
-            traceback = self._stack(first)
+            happened, reason = _status_in_words(failure["status"]), "died"
+            stack = self._stack(first)
             last = [f"The last that rank {first} printed:", *self._last_words(first)]
-            where = ["It was here:", traceback] if traceback else last
-            lines, reason = [_status_in_words(failure["status"]), *where], "died"
-        message = f"rank {first} of {self.ranks} " + "\n".join(lines)
-        return RankError(message, reason=reason, rank=first, traceback=traceback)
+            where = ["It was here:", stack] if stack else last
+        message = "\n".join([f"rank {first} of {self.ranks} {happened}", *where])
+        return RankError(message, reason=reason, rank=first)
 
     def _too_long(self) -> RankError:
         lines = [f"{self.program.name} was not done after {self.timeout_s:g} s and was ended."]

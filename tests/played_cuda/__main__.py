@@ -15,6 +15,8 @@ import traceback
 from dataclasses import asdict
 from pathlib import Path
 
+import matplotlib.pyplot  # noqa: F401 - most lessons draw: before the forks, it is loaded once
+
 os.environ |= {"COURSE_SIZE": "test", "COURSE_PROGRESS": "0"}
 
 from course_utils.results.lessons import find_lesson

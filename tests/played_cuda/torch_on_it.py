@@ -442,6 +442,10 @@ class PlayedCuda(ScriptedCuda):
             "getAllocatorBackend": lambda: "native",
             "canDeviceAccessPeer": lambda device, peer: False,
             "ipc_collect": lambda: None,
+            "memorySnapshot": lambda pool: {"segments": [], "device_traces": [[]], "allocator_settings": {}},
+            "record_memory_history": lambda *given: None,
+            "attach_out_of_memory_observer": lambda observer: None,
+            "isHistoryEnabled": lambda: False,
             "CUDAAllocator_AllocatorState": type("AllocatorState", (), {}),
         }
 

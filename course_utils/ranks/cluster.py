@@ -1,4 +1,4 @@
-"""Memory per rank of a GPT's or a Llama's training step under DDP and FSDP, on clusters that are not there.
+"""Memory per rank of a GPT's or a Llama's training step under FSDP, on clusters that are not there.
 
 The simulation (``cluster_step.py``) runs in a process of its own, which is asked with JSON: a process group of yours is
 not disturbed, and nothing that goes wrong there takes the kernel with it. No torch is imported here.
@@ -12,36 +12,24 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from course_utils.files import variables_for_children
-from course_utils.ranks.cluster_plan import CLUSTER_PARTS, CheckedPoint, ClusterPlan, ClusterPoint, GPTShape
 from course_utils.results.store import RecordError, package_root
 from course_utils.show.progress import progress
 from course_utils.show.suggestions import did_you_mean
 
-STRATEGIES: Mapping[str, str] = {
-    "ddp": "DistributedDataParallel: every rank has all weights, gradients and optimizer state",
-    "fsdp_no_reshard": "fully_shard per block, reshard_after_forward=False: weights stay gathered until their backward "
-    "pass; gradients and optimizer state are split, as in ZeRO-2",
-    "fsdp": "fully_shard per block, reshard_after_forward=True: weights are gathered for each block anew",
-}
+# What bytes are for. The last one is all that is none of the others.
+CLUSTER_PARTS = ("weights", "gradients", "optimizer", "gathered", "activations")
 CHOICES: Mapping[str, tuple[Any, ...]] = {
-    "strategy": tuple(STRATEGIES),
-    "precision": ("fp32", "bf16"),
-    "optimizer": ("foreach", "loop", "fused"),
+    # fully_shard per block. With reshard_after_forward=False, weights stay gathered until their backward pass.
+    "strategy": ("fsdp", "fsdp_no_reshard"),
+    "optimizer": ("foreach", "fused"),
     "backend": ("nccl", "gloo"),
     "checkpointing": (False, True),
 }
-_SHAPE = tuple(f.name for f in dataclasses.fields(GPTShape))
-_DEFAULTS = {
-    "batch": 1,
-    "length": None,
-    "precision": "bf16",
-    "checkpointing": False,
-    "optimizer": "foreach",
-    "backend": "nccl",
-}
+_DEFAULTS = {"batch": 1, "length": None, "checkpointing": False, "optimizer": "foreach", "backend": "nccl"}
 _START_S, _POINT_S = 2.0, 1.0  # until the simulating process answers, and for each point, about
 
 
@@ -49,113 +37,132 @@ class ClusterError(RuntimeError):
     """The simulation failed. The message has its last words."""
 
 
-def simulate_cluster(
-    model: GPTShape,
-    *,
-    ranks: Sequence[int] | int = (8, 64, 1024),
-    strategies: Sequence[str] | str = ("ddp", "fsdp_no_reshard", "fsdp"),
-    **settings: Any,
-) -> ClusterPlan:
-    """Simulate a training step of a GPT on many ranks, and say what each rank needs in memory.
+@dataclass(frozen=True)
+class GPTShape:
+    """The size of a ``materials.models.GPT``; with ``hidden``, of a ``materials.models.Llama``."""
+
+    width: int  # size of a token's vector
+    layers: int
+    heads: int
+    vocabulary: int = 256
+    context: int = 256  # the longest sequence
+    kv_heads: int | None = None  # of a Llama: heads of keys and values; as many as ``heads`` by default
+    hidden: int | None = None  # of a Llama: width inside the MLP
+
+    @property
+    def parameters(self) -> int:
+        """Number of parameters. A GPT's output layer shares the embedding's; a Llama has no biases."""
+        width = self.width
+        if self.hidden:
+            shared = (self.kv_heads or self.heads) / self.heads
+            block = round(2 * width**2 * (1 + shared)) + 3 * width * self.hidden + 2 * width
+            return (2 * self.vocabulary + 1) * width + self.layers * block
+        return (self.vocabulary + self.context + 2) * width + self.layers * (12 * width**2 + 13 * width)
+
+
+@dataclass(frozen=True)
+class ClusterPoint:
+    """Memory of the rank that holds most, in one training step under one strategy on one number of ranks."""
+
+    strategy: str  # how the model is spread over the ranks
+    ranks: int  # how many there are
+    largest: Mapping[str, int]  # each part's own largest size, by ``CLUSTER_PARTS``
+    peak_bytes: int  # the most that all parts took together
+    at_peak: Mapping[str, int]  # what each part took then
+    peak_phase: str  # what ran then: ``forward``, ``backward`` or ``optimizer step``
+
+
+@dataclass(frozen=True)
+class CheckedPoint:
+    """What was measured on real ranks, and what the simulation says of the same step."""
+
+    strategy: str  # how the model was spread over the ranks
+    ranks: int  # how many there were
+    parameters: int  # of the model
+    setting: str  # the step's settings, in words
+    measured: Mapping[str, int]  # bytes of one rank, by part and for the ``peak``
+    simulated: Mapping[str, int]  # the same from the simulation
+
+
+def simulate_points(asked: Sequence[Mapping[str, Any]]) -> list[ClusterPoint]:
+    """Simulate training steps on many ranks, and say what each rank needs in memory.
 
     PyTorch's own code runs, on tensors without data and in a process group without other members, so that a model of
     any size takes seconds and no memory. The step is ``zero_grad``, forward, cross entropy, backward, AdamW.
 
     Args:
-        model: the size of a ``materials.models.GPT``.
-        ranks: numbers of ranks.
-        strategies: how the model is spread over them: keys of ``course_utils.ranks.cluster.STRATEGIES``.
-        **settings: of the step: ``batch``, sequences on each rank (1); ``length``, tokens of a sequence (the model's
-            context); ``precision``, ``bf16`` (autocast for ``ddp``; for the others a ``MixedPrecisionPolicy`` with
-            reduction in fp32) or ``fp32``; ``checkpointing``, whether each block keeps its input only (False);
-            ``optimizer``, AdamW's implementation: ``foreach``, ``loop`` or ``fused``; ``backend``, ``nccl``, or
-            ``gloo``, whose reduce-scatter works on a copy.
+        asked: points, each as :func:`settings_of` has it; they may be of several models.
 
     Raises:
-        ValueError: if an argument makes no sense; the message says which.
         ClusterError: if the simulation fails.
 
     Example:
-        >>> small = GPTShape(width=64, layers=2, heads=2, vocabulary=256, context=32)
-        >>> plan = simulate_cluster(small, ranks=[2, 4], strategies=["fsdp"], precision="fp32")
-        >>> plan["fsdp", 2].weights_bytes // plan["fsdp", 4].weights_bytes
+        >>> small = GPTShape(width=64, layers=2, heads=2)
+        >>> two, four = simulate_points(settings_of(small, ranks=[2, 4], strategies="fsdp"))  # doctest: +SKIP
+        >>> two.largest["weights"] // four.largest["weights"]  # doctest: +SKIP
         2
     """
-    asked = settings_of(model, strategies=strategies, ranks=ranks, **settings)
-    parameters = {key: value for key, value in asked[0].items() if key not in ("strategy", "ranks")}
-    return ClusterPlan(tuple(simulate_points(asked)), parameters)
-
-
-def simulate_points(asked: Sequence[Mapping[str, Any]]) -> list[ClusterPoint]:
-    """Simulate points of several models and settings, each as :func:`settings_of` has it, in one process."""
-    with progress("simulate_cluster", _START_S + _POINT_S * len(asked)):
+    with progress("simulate_points", _START_S + _POINT_S * len(asked)):
         answers = _simulated(asked)
     return [
-        ClusterPoint(
-            strategy=settings["strategy"],
-            ranks=settings["ranks"],
-            **{f"{part}_bytes": sizes["largest"][part] for part in CLUSTER_PARTS},
-            peak_bytes=sizes["peak_bytes"],
-            at_peak=sizes["at_peak"],
-            peak_phase=sizes["peak_phase"],
-        )
-        for settings, sizes in zip(asked, answers, strict=True)
+        ClusterPoint(point["strategy"], point["ranks"], **answer) for point, answer in zip(asked, answers, strict=True)
     ]
 
 
 def settings_of(
-    model: GPTShape, *, strategies: Sequence[str] | str, ranks: Sequence[int] | int, **settings: Any
+    model: GPTShape, *, ranks: Sequence[int] | int, strategies: Sequence[str] | str, **settings: Any
 ) -> list[dict[str, Any]]:
-    """What the simulation is asked: each strategy on each number of ranks, with settings of `simulate_cluster`."""
+    """What the simulation is asked: each strategy on each number of ranks. Computing is in bf16, reduction in fp32.
+
+    Args:
+        model: the model's size.
+        ranks: numbers of ranks.
+        strategies: how the model is spread over them: ``fsdp`` or ``fsdp_no_reshard``.
+        **settings: of the step: ``batch``, sequences on each rank (1); ``length``, tokens of a sequence (the model's
+            context); ``checkpointing``, whether each block keeps its input only (False); ``optimizer``, AdamW's
+            implementation: ``foreach`` or ``fused``; ``backend``, ``nccl``, or ``gloo``, whose reduce-scatter works on
+            a copy.
+
+    Raises:
+        ValueError: if an argument makes no sense; the message says which.
+
+    Example:
+        >>> points = settings_of(GPTShape(width=64, layers=2, heads=2), ranks=[8, 64], strategies="fsdp", batch=4)
+        >>> [(point["ranks"], point["batch"], point["length"]) for point in points]
+        [(8, 4, 256), (64, 4, 256)]
+    """
     ranks = [ranks] if isinstance(ranks, int) else ranks
     strategies = [strategies] if isinstance(strategies, str) else strategies
     if wrong := sorted(settings.keys() - _DEFAULTS):
-        known = ("ranks", "strategies", *_DEFAULTS)
-        raise ValueError(f"there is no {wrong[0]!r}{did_you_mean(wrong[0], known)}. There are: {', '.join(known)}")
-    if not ranks or not strategies:
-        raise ValueError("choose at least one number of ranks and one strategy")
+        raise ValueError(
+            f"there is no {wrong[0]!r}{did_you_mean(wrong[0], _DEFAULTS)}. There are: {', '.join(_DEFAULTS)}"
+        )
     shape = {key: size for key, size in dataclasses.asdict(model).items() if size is not None}
-    return [
-        _checked({**shape, **_DEFAULTS, **settings, "strategy": strategy, "ranks": count})
-        for count in dict.fromkeys(ranks)
-        for strategy in dict.fromkeys(strategies)
+    length = settings.get("length") or model.context
+    points = [
+        {**shape, **_DEFAULTS, **settings, "length": length, "strategy": strategy, "ranks": count}
+        for count in ranks
+        for strategy in strategies
     ]
-
-
-def _checked(point: dict[str, Any]) -> dict[str, Any]:
-    """The point with its length. Raises ValueError if it makes no sense."""
-    if point["length"] is None:
-        point["length"] = point["context"]
-    if "kv_heads" in point and "hidden" not in point:
-        raise ValueError("kv_heads is a Llama's: say hidden, too, the width inside its MLP")
-    for key in (*(point.keys() & {*_SHAPE}), "ranks", "batch", "length"):
-        if type(point[key]) is not int or point[key] < 1:
-            raise ValueError(f"{key} is a whole number of at least 1, got {point[key]!r}")
-    for key, choices in CHOICES.items():
-        if point[key] not in choices:
-            raise ValueError(f"there is no {key} {point[key]!r}; there are: {', '.join(map(str, choices))}")
-    for whole, part in (("width", "heads"), ("heads", "kv_heads")):
-        if point[whole] % point.get(part, 1):
-            raise ValueError(f"{whole} must be a multiple of {part}, got {point[whole]} and {point[part]}")
-    if point["length"] > point["context"]:
-        raise ValueError(f"length is at most the model's context of {point['context']}, got {point['length']}")
-    return point
+    for point in points:
+        for key in ("ranks", "batch", "length"):
+            if type(point[key]) is not int or point[key] < 1:
+                raise ValueError(f"{key} is a whole number of at least 1, got {point[key]!r}")
+        for key, choices in CHOICES.items():
+            if point[key] not in choices:
+                raise ValueError(f"there is no {key} {point[key]!r}; there are: {', '.join(map(str, choices))}")
+    if length > model.context:
+        raise ValueError(f"length is at most the model's context of {model.context}, got {length}")
+    return points
 
 
 def stored_check() -> tuple[CheckedPoint, ...]:
     """Steps of 2 to 4 real ranks on gloo beside the simulation, under the strategies that it knows."""
-    points = (CheckedPoint(**point) for point in _stored("cluster_memory/*.json")["points"])
-    return tuple(point for point in points if point.strategy in STRATEGIES)
-
-
-def _stored(files: str) -> dict[str, Any]:
-    """What is in a file; of several machines' in the last one."""
-    folder = package_root() / "ranks" / "plans"
-    path = max(folder.glob(files), default=folder / files)
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise RecordError(f"{path.name} is missing or damaged ({error!r}). Restore it from git.") from error
+    path = max((package_root() / "ranks" / "plans").glob("cluster_memory/*.json"), default=None)
+    if path is None:
+        raise RecordError("course_utils/ranks/plans/cluster_memory has no file. Restore it from git.")
+    points = (CheckedPoint(**point) for point in json.loads(path.read_text(encoding="utf-8"))["points"])
+    return tuple(point for point in points if point.strategy in CHOICES["strategy"])
 
 
 def _simulated(points: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -1,11 +1,10 @@
-"""One training step of a GPT on one rank of a cluster that is not there: the program that `simulate_cluster` starts.
+"""One training step of a GPT on one rank of a cluster that is not there: the program that `simulate_points` starts.
 
 Run as ``python -m course_utils.ranks.cluster_step``: a list of points as JSON in, what is said of each out. It has a
 process of its own: a process group is global, and some calls of PyTorch's simulation tools end the interpreter.
 
 The process group is a fake one, in which every collective returns at once, and tensors are fake: they have shapes and
-storages with sizes, and no data. Everything else is PyTorch's own code: DistributedDataParallel, fully_shard, autograd,
-AdamW.
+storages with sizes, and no data. Everything else is PyTorch's own code: fully_shard, autograd, AdamW.
 
 A model's blocks are alike, so a deep one is not built. Each phase of the step (its first and last block, forward and
 backward, and the optimizer's step) takes a little more with each block, by as much with the fifth as with the fiftieth:
@@ -13,14 +12,10 @@ two small depths are simulated, and a line through them leads to the model's own
 
 What is not as in a real process, and why:
     One step is enough: the optimizer's state is made beforehand.
-    DDP: ``init_sync=False``, since the check of shapes across ranks reads memory that fake tensors lack; a hook in
-    place of the all-reduce, since the fake one returns no tensor. Before its second step DDP would read memory again,
-    to put its buckets into another order; their sum stays.
-    FSDP: the optimizer gets the local shards in place of DTensors: the same memory, ten times faster.
+    The optimizer gets the local shards in place of DTensors: the same memory, ten times faster.
 
 Source (torch 2.13.0; the same in 2.11.0):
     torch/testing/_internal/distributed/fake_pg.py; torch/_subclasses/fake_tensor.py;
-    torch/csrc/distributed/c10d/reducer.cpp, ``initialize_buckets``, ``mark_variable_ready_dense``, ``rebuild_buckets``;
     torch/csrc/distributed/c10d/ProcessGroupGloo.cpp, ``reduce_scatter_tensor_coalesced``.
 """
 
@@ -31,7 +26,6 @@ import json
 import os
 import sys
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -42,12 +36,11 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.fsdp._fully_shard import _fsdp_param
 from torch.nn import functional
-from torch.nn.parallel import DistributedDataParallel
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from course_utils.materials.models import GPT, Llama
-from course_utils.ranks.cluster_plan import CLUSTER_PARTS
+from course_utils.ranks.cluster import CLUSTER_PARTS
 from course_utils.ranks.memory import PhaseMemory, RankMemory, StepMemory
 
 # Depths whose line is followed, and how many blocks at either end have phases of their own.
@@ -82,10 +75,6 @@ def _model(point: dict[str, Any]) -> torch.nn.Module:
     return model
 
 
-def _adamw(point: dict[str, Any]) -> dict[str, bool]:
-    return {"foreach": point["optimizer"] == "foreach", "fused": point["optimizer"] == "fused"}
-
-
 def _make_state(optimizer: Any) -> None:
     """Make the state that AdamW makes in the first step of a training."""
     for group in optimizer.param_groups:
@@ -110,70 +99,32 @@ def _name_phases(model: torch.nn.Module, memory: RankMemory) -> None:
         block.register_forward_hook(backward)
 
 
-def _step(
-    point: dict[str, Any],
-    memory: RankMemory,
-    model: torch.nn.Module,
-    optimizer: Any,
-    before_update: Callable[[], None] = lambda: None,
-) -> None:
-    autocast = point["precision"] == "bf16" and point["strategy"] == "ddp"
+def _step(point: dict[str, Any], memory: RankMemory, mesh: Any) -> None:
+    model = _model(point)
+    _name_phases(model, memory)
+    policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32)
+    for module in (*model.blocks, model):
+        reshard = point["strategy"] != "fsdp_no_reshard"
+        fully_shard(module, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard)
+    parameters = list(model.parameters())
+    shards = [torch.nn.Parameter(parameter.to_local().detach()) for parameter in parameters]
+    optimizer = torch.optim.AdamW(shards, **{point["optimizer"]: True})
+    _make_state(optimizer)
     with memory.step(model, optimizer):
         memory.phase("forward")
         optimizer.zero_grad()
         tokens = torch.zeros(point["batch"], point["length"], dtype=torch.int64)
-        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
-            loss = functional.cross_entropy(model(tokens).flatten(0, 1).float(), tokens.flatten())
+        loss = functional.cross_entropy(model(tokens).flatten(0, 1).float(), tokens.flatten())
         memory.phase("backward")
         loss.backward()
         memory.phase("optimizer step")
-        before_update()
+        for shard, parameter in zip(shards, parameters, strict=True):
+            shard.grad = parameter.grad.to_local()
         optimizer.step()
 
 
-def _sharded_step(point: dict[str, Any], memory: RankMemory, mesh: Any) -> None:
-    model = _model(point)
-    _name_phases(model, memory)
-    half = point["precision"] == "bf16"
-    policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32) if half else MixedPrecisionPolicy()
-    options = {"mesh": mesh, "mp_policy": policy, "reshard_after_forward": point["strategy"] != "fsdp_no_reshard"}
-    for module in (*model.blocks, model):
-        fully_shard(module, **options)
-    parameters = list(model.parameters())
-    shards = [torch.nn.Parameter(parameter.to_local().detach()) for parameter in parameters]
-    optimizer = torch.optim.AdamW(shards, **_adamw(point))
-    _make_state(optimizer)
-
-    def hand_over_gradients() -> None:
-        for shard, parameter in zip(shards, parameters, strict=True):
-            shard.grad = parameter.grad.to_local()
-
-    _step(point, memory, model, optimizer, hand_over_gradients)
-
-
-def _replicated_step(point: dict[str, Any], memory: RankMemory) -> None:
-    model = _model(point)
-    _name_phases(model, memory)
-    model = DistributedDataParallel(model, init_sync=False, gradient_as_bucket_view=True)
-
-    def reduced(_, bucket):  # without annotations: DDP refuses those that are texts
-        memory.communicated(bucket.buffer())
-        future = torch.futures.Future()
-        future.set_result(bucket.buffer())
-        return future
-
-    model.register_comm_hook(None, reduced)
-    optimizer = torch.optim.AdamW(model.parameters(), **_adamw(point))
-    _make_state(optimizer)
-    _step(point, memory, model, optimizer)
-
-
 def simulate(point: dict[str, Any]) -> dict[str, Any]:
-    """Memory of the rank that holds most, in one step: what a ``ClusterPoint`` is made of.
-
-    Args:
-        point: the model's shape, ``strategy``, ``ranks`` and the settings of the step.
-    """
+    """Memory of the rank that holds most, in one step: what a ``ClusterPoint`` is made of."""
     layers = point["layers"]
     if layers <= _MORE:
         step = _simulated(point)
@@ -185,10 +136,7 @@ def simulate(point: dict[str, Any]) -> dict[str, Any]:
 
 
 def _extended(few: StepMemory, more: StepMemory, blocks: int) -> StepMemory:
-    """The line through two depths that differ by one block, so many blocks on.
-
-    What is between the ends lies between them: it is left out.
-    """
+    """The line through two depths that differ by one block, so many blocks on."""
 
     def line(start: dict[str, int], then: dict[str, int]) -> dict[str, int]:
         return {part: start[part] + blocks * (then[part] - start[part]) for part in CLUSTER_PARTS}
@@ -212,10 +160,7 @@ def _simulated(point: dict[str, Any]) -> StepMemory:
         mesh = init_device_mesh("cpu", (point["ranks"],))
         backend = _Gloo() if point["backend"] == "gloo" else contextlib.nullcontext()
         with FakeTensorMode(), memory, backend:
-            if point["strategy"] == "ddp":
-                _replicated_step(point, memory)
-            else:
-                _sharded_step(point, memory, mesh)
+            _step(point, memory, mesh)
     finally:
         dist.destroy_process_group()
     assert memory.last_step is not None

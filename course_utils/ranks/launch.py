@@ -43,8 +43,7 @@ _STACK_S, _LATE_STACK_S = 0.5, 5.0
 _USUAL_S = 5.0
 # What a cell shows of a rank, and of a long line.
 _SHOWN_LINES, _LINE_CHARACTERS, _LAST_LINES = 100, 1_000, 5
-# What is read of a log at once, and of its end.
-_READ_BYTES, _END_BYTES = 2**24, 64_000
+_END_BYTES = 64_000  # what is read of the end of a log
 # The notebook's own: where it records to, and how it draws.
 _NOT_INHERITED = ("COURSE_RECORD_TO", "MPLBACKEND")
 _CLOSED_BY_TORCHRUN = -signal.SIGTERM
@@ -56,16 +55,15 @@ _FRAMES_BEFORE = re.compile(
 
 
 class RankError(RuntimeError):
-    """A program's ranks did not all end well: the rank that failed first, if it was one, and its own traceback.
+    """A program's ranks did not all end well. The message has the rank that failed first, and where.
 
-    The reason is ``raised``, ``died`` (by a signal or an exit status), ``timed out`` or ``did not start``.
+    The reason is ``raised``, ``died`` (by a signal or an exit status) or ``timed out``.
     """
 
-    def __init__(self, message: str, *, reason: str, rank: int | None = None, traceback: str = "") -> None:
+    def __init__(self, message: str, *, reason: str, rank: int | None = None) -> None:
         super().__init__(message)
         self.reason = reason
         self.rank = rank
-        self.traceback = traceback
 
     def _render_traceback_(self) -> list[str]:
         """What a notebook shows: how the ranks were started is of no help to anybody there."""
@@ -81,7 +79,6 @@ def run_ranks(
     timeout_s: float = 120.0,
     threads_per_rank: int | None = None,
     backend: str | None = None,
-    variables: Mapping[str, str] | None = None,
     show_output: bool = True,
 ) -> RankResults:
     """Run a torchrun program on several processes of this machine and return what they report.
@@ -99,7 +96,6 @@ def run_ranks(
             are shared out.
         backend: ``nccl`` or ``gloo``: what the ranks shall talk through. By default NCCL where there is a GPU for each
             rank. With gloo the ranks see no GPU.
-        variables: more environment variables for the ranks.
         show_output: whether to show what the ranks print, as they print it.
 
     Raises:
@@ -121,7 +117,7 @@ def run_ranks(
     _check_numbers(ranks, timeout_s, threads_per_rank, here.cpu_cores)
     threads = threads_per_rank or max(1, here.cpu_cores // ranks)
     started = time.perf_counter()
-    launch = _Launch(path, words, ranks, timeout_s, _variables(backend, threads, variables or {}))
+    launch = _Launch(path, words, ranks, timeout_s, _variables(backend, threads))
     with Watch() as watch, launch as run:
         with progress(name or f"{path.name} on {ranks} rank{'s' if ranks > 1 else ''}", expected_s=_USUAL_S) as bar:
             run.wait(sys.stdout if show_output else io.StringIO(), bar)
@@ -193,12 +189,12 @@ def _checked_backend(backend: str | None, ranks: int) -> str:
     return backend
 
 
-def _variables(backend: str, threads: int, more: Mapping[str, str]) -> dict[str, str]:
+def _variables(backend: str, threads: int) -> dict[str, str]:
     variables = {key: value for key, value in os.environ.items() if key not in _NOT_INHERITED}
     variables["OMP_NUM_THREADS"] = variables["MKL_NUM_THREADS"] = str(threads)
     if backend == "gloo":
         variables["CUDA_VISIBLE_DEVICES"] = ""
-    return variables_for_children({**variables, **more})
+    return variables_for_children(variables)
 
 
 # One run
@@ -249,45 +245,36 @@ class _Launch:
                 raise self._too_long()
             time.sleep(_POLL_S)
             bar.advance(_POLL_S)
-        while self._show_new(out):
-            pass
-        self._show_end(out)
-
-    def _show_new(self, out: TextIO) -> int:
-        """Show the lines that ranks have ended since, and return their bytes.
-
-        From the logs of each rank: torchrun's ``--tee`` can glue lines that two ranks end at the same moment.
-        """
-        shown = 0
-        for path in sorted(self._logs_of("*")):
-            with path.open("rb") as log:
-                log.seek(self.read[path])
-                new = log.read(_READ_BYTES)
-            if self.agent.returncode is None and len(new) < _READ_BYTES:
-                new = new[: max(new.rfind(b"\n"), new.rfind(b"\r")) + 1]
-            self.read[path] += len(new)
-            shown += len(new)
-            for line in filter(None, re.split(r"[\r\n]+", new.decode(errors="replace"))):
-                self._show(int(path.parent.name), line, out)
-        out.flush()
-        return shown
-
-    def _show(self, rank: int, line: str, out: TextIO) -> None:
-        self.printed[rank] += 1
-        if self.printed[rank] <= _SHOWN_LINES:
-            more = "... (and more on this line)" if len(line) > _LINE_CHARACTERS else ""
-            out.write(f"[rank {rank}] {line[:_LINE_CHARACTERS]}{more}\n")
-
-    def _show_end(self, out: TextIO) -> None:
+        self._show_new(out)
         for rank, lines in sorted(self.printed.items()):
             if lines > _SHOWN_LINES:
                 out.write(f"[rank {rank}] ... {lines} lines in all. The last:\n")
                 out.writelines(f"[rank {rank}] {line}\n" for line in self._last_words(rank))
 
+    def _show_new(self, out: TextIO) -> None:
+        """Show the lines that ranks have ended since.
+
+        From the logs of each rank: torchrun's ``--tee`` can glue lines that two ranks end at the same moment.
+        """
+        for path in sorted(self._logs_of("*")):
+            rank = int(path.parent.name)
+            with path.open("rb") as log:
+                log.seek(self.read[path])
+                new = log.read()
+            if self.agent.returncode is None:
+                new = new[: max(new.rfind(b"\n"), new.rfind(b"\r")) + 1]
+            self.read[path] += len(new)
+            for line in filter(None, re.split(r"[\r\n]+", new.decode(errors="replace"))):
+                self.printed[rank] += 1
+                if self.printed[rank] <= _SHOWN_LINES:
+                    more = "... (and more on this line)" if len(line) > _LINE_CHARACTERS else ""
+                    out.write(f"[rank {rank}] {line[:_LINE_CHARACTERS]}{more}\n")
+        out.flush()
+
     def reports(self) -> list[dict[str, Any]]:
         """Values and backend of each rank, and whether it worked on a GPU. Raises RankError if not all ended well."""
         if not outcome_file(self.folder).exists():
-            last = self._last_of_all()
+            last = "\n".join(_last_lines(self.log, 15))
             words = "was ended from outside" if self.agent.returncode < 0 else f"ended ({self.agent.returncode})"
             raise RankError(f"torchrun {words} before its ranks were done. The last it said:\n{last}", reason="died")
         failures = json.loads(outcome_file(self.folder).read_text(encoding="utf-8"))
@@ -306,30 +293,25 @@ class _Launch:
         first = min(own, key=lambda rank: failures[rank]["moment"])
         failure = failures[first]
         if failure["traceback"]:
-            traceback = self._shortened(failure["traceback"])
-            lines, reason = [f"raised {failure['message'].splitlines()[0]}", traceback], "raised"
+            happened, reason = f"raised {failure['message'].splitlines()[0]}", "raised"
+            where = [self._shortened(failure["traceback"])]
         else:
-            traceback = self._stack(first)
-            where = ["It was here:", traceback]
-            if not traceback:
-                last = self._last_words(first)
-                where = [f"The last that rank {first} printed:", *last] if last else [f"Rank {first} printed nothing."]
-            lines, reason = [_status_in_words(failure["status"]), *where], "died"
-        message = f"rank {first} of {self.ranks} " + "\n".join(lines)
-        return RankError(message, reason=reason, rank=first, traceback=traceback)
+            happened, reason = _status_in_words(failure["status"]), "died"
+            stack = self._stack(first)
+            last = [f"The last that rank {first} printed:", *self._last_words(first)]
+            where = ["It was here:", stack] if stack else last
+        message = "\n".join([f"rank {first} of {self.ranks} {happened}", *where])
+        return RankError(message, reason=reason, rank=first)
 
     def _too_long(self) -> RankError:
-        stacks = {rank: self._stack(rank) for rank in range(self.ranks)}
-        if not any(stacks.values()):
-            last = self._last_of_all()
-            message = f"the ranks had not started after {self.timeout_s:g} s: allow more with timeout_s=.\n{last}"
-            return RankError(message.strip(), reason="did not start")
         lines = [f"{self.program.name} was not done after {self.timeout_s:g} s and was ended."]
-        for rank, stack in stacks.items():
-            if stack:
-                lines += [f"rank {rank} of {self.ranks} was here:", stack]
-            elif not stack_file(self.folder, rank).exists():
-                lines.append(f"rank {rank} of {self.ranks} had not started.")
+        heard = False
+        for rank in range(self.ranks):
+            stack = self._stack(rank)
+            heard |= bool(stack)
+            was = f"was here:\n{stack}" if stack else "had not started, or did not answer."
+            lines.append(f"rank {rank} of {self.ranks} {was}")
+        lines += [] if heard else _last_lines(self.log)
         lines.append(
             "Ranks that wait in different collective calls wait for ever; if they only need longer, allow it with "
             "timeout_s=."
@@ -350,11 +332,6 @@ class _Launch:
     def _last_words(self, rank: int) -> list[str]:
         logs = [log for log in self._logs_of(rank) if log.stat().st_size]
         return _last_lines(max(logs, key=os.path.getmtime)) if logs else []
-
-    def _last_of_all(self) -> str:
-        """What torchrun said last, and each rank."""
-        words = [f"[rank {rank}] {line}" for rank in range(self.ranks) for line in self._last_words(rank)]
-        return "\n".join([*_last_lines(self.log, 15), *words])
 
     def _shortened(self, text: str) -> str:
         """A traceback without the frames that start the program, and with paths as the notebook writes them."""

@@ -24,7 +24,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_leaves
 
 from course_utils.memory.live_storages import StorageMode, plain_tensors
-from course_utils.ranks.cluster_plan import CLUSTER_PARTS
+from course_utils.ranks.cluster import CLUSTER_PARTS
 
 # Operations that move tensors between ranks, or copy them into and out of the buffers for that.
 _COMMUNICATION = frozenset({"c10d", "fsdp", "_c10d_functional"})
@@ -109,12 +109,7 @@ class RankMemory(StorageMode):
 
     @contextlib.contextmanager
     def step(self, model: torch.nn.Module, *optimizers: Any) -> Iterator[None]:
-        """One training step; afterwards :attr:`last_step` says what it held.
-
-        Args:
-            model: the wrapped model.
-            *optimizers: optimizers whose state counts.
-        """
+        """One training step of a wrapped model; afterwards :attr:`last_step` says what it held."""
         self._name_parts(model, optimizers)
         # A copy: what the garbage collector ends meanwhile leaves the dictionary.
         start = {storage: storage.size_bytes for storage in list(self._live.values())}
@@ -139,8 +134,6 @@ class RankMemory(StorageMode):
                 if isinstance(tensor, torch.Tensor):
                     for storage in self._storages(tensor):
                         storage.named = part
-
-    # Storages
 
     def _set_size(self, storage: _Storage, size_bytes: int) -> None:
         change = size_bytes - storage.size_bytes

@@ -138,10 +138,8 @@ def timed_rounds(
     *,
     name: str = "rounds",
     budget_s: float = 10.0,
-    rounds: int = _MOST_ROUNDS,
     practical: float = paired.PRACTICAL,
-    items: float | Mapping[str, float] | None = None,
-    agreement: str = "",
+    items: float | None = None,
 ) -> dict[str, list[float]]:
     """Time cases side by side on all ranks, as :func:`course_utils.compare` does in one process.
 
@@ -156,30 +154,21 @@ def timed_rounds(
             has nothing to do in that case: it waits.
         name: what the result is called.
         budget_s: the most seconds, beyond the 8 rounds that a verdict needs.
-        rounds: the most rounds.
         practical: relative difference below which nobody cares: 0.01 is 1%.
-        items: samples or tokens that one call handles on all ranks together; a number for all cases, or one for each.
-        agreement: what the program has checked of the cases' results, in words.
+        items: samples or tokens that one call handles on all ranks together.
 
     Returns:
         Seconds of one call on this rank, one value a round, by label; no values for a case that is None here.
 
     Example:
         >>> x = list(range(1000))
-        >>> len(timed_rounds({"sum": lambda: sum(x), "max": lambda: max(x)}, rounds=8, name="on_lists")["max"])
+        >>> len(timed_rounds({"sum": lambda: sum(x), "max": lambda: max(x)}, budget_s=0, name="on_lists")["max"])
         on_lists: 8 rounds of sum, max
         8
     """
     labels = list(cases)
-    if len(labels) < 2 or rounds < 1:
-        raise ValueError(
-            f"timed_rounds() compares two cases or more, the first is the baseline, in one round or more; got "
-            f"{len(labels)} cases and {rounds} rounds"
-        )
-    if isinstance(items, Mapping) and set(items) != set(labels):
-        raise ValueError(f"items= must be one number or name exactly the cases {', '.join(labels)}")
-    if not 0 < practical < 1:
-        raise ValueError(f"practical is a relative difference between 0 and 1, got {practical!r}; 0.01 is 1%")
+    if len(labels) < 2:
+        raise ValueError(f"timed_rounds() compares two cases or more, the first is the baseline; got {len(labels)}")
     if any(others != labels for others in _from_all_ranks(labels)):
         raise ValueError("every rank must time the same cases in the same order: None where it has nothing to do")
     first = {label: _timed(fn) for label, fn in cases.items()}
@@ -198,7 +187,7 @@ def timed_rounds(
             if elapsed is not None:
                 seconds[place].append(elapsed)
         done += 1
-        confidence = _reached(seconds, done, time.perf_counter() - started, budget_s, rounds, practical)
+        confidence = _reached(seconds, done, time.perf_counter() - started, budget_s, practical)
     own = dict(zip(labels, seconds, strict=False))
     if not os.environ.get(FOLDER_VARIABLE):
         _print_on_rank_0(f"{name}: {done} rounds of {', '.join(labels)}")
@@ -209,8 +198,8 @@ def timed_rounds(
         "control": seconds[-1],
         "first_call_s": first,
         "calls": 1,
-        "items": dict(items) if isinstance(items, Mapping) else dict.fromkeys(labels, items),
-        "agreement": agreement,
+        "items": dict.fromkeys(labels, items),
+        "agreement": "",
         "confidence": confidence,
         "practical": practical,
     }
@@ -218,9 +207,7 @@ def timed_rounds(
     return own
 
 
-def _reached(
-    seconds: Sequence[Sequence[float]], done: int, spent_s: float, budget_s: float, most: int, practical: float
-) -> float:
+def _reached(seconds: Sequence[Sequence[float]], done: int, spent_s: float, budget_s: float, practical: float) -> float:
     """The confidence of the intervals that decide, if these rounds were the last; 0 if others follow.
 
     All ranks come to the same answer: they hand each other what they measured.
@@ -241,7 +228,7 @@ def _reached(
         if all(case.is_enough(spent_s) for case in judged):
             return confidence
     over = done >= paired.MIN_ROUNDS and spent_s * (done + 1) / done > budget_s
-    return paired.look_confidence(done, last=True) if over or done >= most else 0.0
+    return paired.look_confidence(done, last=True) if over or done >= _MOST_ROUNDS else 0.0
 
 
 def _from_all_ranks(values: list[Any]) -> list[list[Any]]:

@@ -1,4 +1,4 @@
-"""What `launch_bound` says of CUDA graphs: a captured step trains as the eager one does, and what capture refuses."""
+"""What `launch_bound` says of CUDA graphs: a captured step trains as the eager one does."""
 
 from __future__ import annotations
 
@@ -64,16 +64,3 @@ def test_the_step_of_the_cell_to_paste_can_be_captured(captured) -> None:
     first = loss.item()
     graph.replay()
     assert loss.item() < first
-
-
-def test_an_optimizer_that_counts_on_the_cpu_cannot_be_captured(captured) -> None:
-    step, _ = training()
-    with pytest.raises(RuntimeError, match="capturable is False"):
-        captured(step, torch.randn(16, 32, device="cuda"))
-
-
-def test_a_number_that_is_read_ends_a_capture(captured) -> None:
-    with pytest.raises(RuntimeError, match="captur"):
-        captured(lambda x: (x * 2).sum().item(), torch.ones(8, device="cuda"))
-    torch.cuda.synchronize()
-    assert torch.ones(2, device="cuda").sum().item() == 2

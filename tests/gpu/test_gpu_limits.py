@@ -6,7 +6,6 @@ import re
 
 import torch
 
-from course_utils.measure.devices import CudaDevice
 from course_utils.measure.machine import environment
 from course_utils.results.ceilings import Ceilings
 
@@ -33,12 +32,3 @@ def test_ceilings_are_in_order_and_leave_the_switches_alone(full_ceilings: Ceili
     assert full_ceilings["matmul float16"].value > 0.95 * exact
     assert 1e-7 < full_ceilings["launch"].value < 1e-3
     assert torch.backends.cuda.matmul.fp32_precision != "tf32"
-
-
-def test_device_copy_ceiling_against_another_kernel(full_ceilings: Ceilings, device: CudaDevice) -> None:
-    """A pointwise kernel that reads and writes as much reaches about the copy's rate: both are bound by memory."""
-    size_bytes = full_ceilings.parameters["copy_bytes"]
-    x = torch.randn(size_bytes // 4, device="cuda")
-    y = torch.empty_like(x)
-    best_s = min(device.sample(lambda: torch.add(x, 1, out=y), 1, "warm").device_s for _ in range(30))
-    assert 0.7 < 2 * size_bytes / best_s / full_ceilings["copy"].value < 1.3

@@ -1,6 +1,6 @@
-"""Runs a lesson's cells as on a machine with one GPU, and says which fail.
+"""Runs a lesson's cells for a GPU as on a machine that has one, and says which fail.
 
-python -m tests.played_cuda 04                       # every cell; those tagged standalone by themselves, too
+python -m tests.played_cuda 04                       # those tagged needs-cuda, and those to paste
 python -m tests.played_cuda path/to/04_lesson.ipynb
 python -m tests.played_cuda --serve                  # for the tests: notebooks' paths in, outcomes as JSON out
 """
@@ -15,10 +15,12 @@ import traceback
 from dataclasses import asdict
 from pathlib import Path
 
+import matplotlib.pyplot  # noqa: F401 - most lessons draw: before the forks, it is loaded once
+
 os.environ |= {"COURSE_SIZE": "test", "COURSE_PROGRESS": "0"}
 
 from course_utils.lesson_notebooks import find_lesson
-from tests.played_cuda.lessons import Outcome, paste, play
+from tests.played_cuda.lessons import Outcome, play
 
 SLOW_S = 5.0
 
@@ -32,7 +34,7 @@ def serve() -> None:
         child = os.fork()
         if child == 0:
             try:
-                outcomes = [asdict(outcome) for outcome in [*paste(path), *play(path)]]
+                outcomes = [asdict(outcome) for outcome in play(path)]
                 os.write(answers, (json.dumps(outcomes) + "\n").encode())
                 os._exit(0)
             except BaseException:
@@ -45,7 +47,7 @@ def serve() -> None:
 
 
 def main() -> None:
-    """Run what is asked for, first what needs to see no GPU."""
+    """Run what is asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("lesson", nargs="?", help="its number, or a notebook's path")
     parser.add_argument("--serve", action="store_true", help="play the notebooks that standard input names")
@@ -56,7 +58,7 @@ def main() -> None:
     if not options.lesson:
         parser.error("name a lesson")
     path = Path(options.lesson) if options.lesson.endswith(".ipynb") else find_lesson(options.lesson).path
-    outcomes = [*paste(path.resolve()), *play(path.resolve())]
+    outcomes = play(path.resolve())
     for outcome in outcomes:
         if outcome.error:
             print(outcome)

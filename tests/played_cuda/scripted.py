@@ -50,7 +50,6 @@ class Block:
     def __del__(self) -> None:
         self._segment.used -= self.size_bytes
         self._gpu.allocated -= self.size_bytes
-        self._gpu.noticed(self, "free_requested", "free_completed", "segment_free")
 
 
 @dataclass
@@ -128,12 +127,7 @@ class ScriptedCuda:
         self.peak_allocated = max(self.peak_allocated, self.allocated)
         self.peak_reserved = max(self.peak_reserved, self.memory_reserved())
         self._next_address += needed
-        block = Block(self, needed, segment, self._next_address - needed)
-        self.noticed(block, "segment_alloc", "alloc")
-        return block
-
-    def noticed(self, block: Block, *actions: str) -> None:
-        """Something happened to a block."""
+        return Block(self, needed, segment, self._next_address - needed)
 
     # What stands in for torch.cuda.
 

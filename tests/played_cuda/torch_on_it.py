@@ -6,36 +6,32 @@ allocator. Times follow from bytes. Autocast is the CPU's, with CUDA's list of w
 
 A CUDA graph does its operations once more, on the same tensors.
 
-Not played: a second GPU, NCCL, Triton and Inductor (compiled code runs as it is written), the limits of
-single kernels, and the order of streams: work is done at once, so that no race is seen. Other processes see no GPU. The
-gradient of a CPU tensor that a backward pass reaches through ``.to("cuda")`` says that it is on the GPU.
+Not played: a second GPU, NCCL, Triton and Inductor (compiled code runs as it is written), the limits of single kernels,
+memory's history, checkpointing, and the order of streams: work is done at once, so that no race is seen. Other
+processes see no GPU. The gradient of a CPU tensor that a backward pass reaches through ``.to("cuda")`` says that it is
+on the GPU.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import hashlib
 import importlib
 import os
-import sys
 import time
-import traceback
 import types
-import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 import torch.nn.attention.varlen
 import torch.utils._device
-import torch.utils.checkpoint
 from torch._subclasses.fake_tensor import is_fake
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
-from tests.played_cuda.scripted import MIB, Block, ScriptedCuda, ScriptedEvent
+from tests.played_cuda.scripted import ScriptedCuda, ScriptedEvent
 
 aten = torch.ops.aten
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
@@ -87,14 +83,6 @@ class _Stream:
 
     def __eq__(self, other: Any) -> bool:
         return self.stream_id == other.stream_id
-
-    def __enter__(self) -> _Stream:
-        self._before = torch.cuda.current_stream()
-        torch.cuda.set_stream(self)
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        torch.cuda.set_stream(self._before)
 
     def is_capturing(self) -> bool:
         return PLAYED.graph is not None
@@ -217,7 +205,7 @@ _COUNTS = ("num_alloc_retries", "num_ooms", "num_sync_all_streams", "num_device_
 _RNNS = {torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu}
 _COPIES = {aten.copy_.default, aten._to_copy.default, aten.clone.default}
 _VARLEN = torch.ops.torch_attn._varlen_attn
-_OTHER_KERNELS = {torch.nn.functional.scaled_dot_product_attention, torch._cudnn_rnn_flatten_weight, _VARLEN, *_RNNS}
+_OTHER_KERNELS = {torch.nn.functional.scaled_dot_product_attention, _VARLEN, *_RNNS}
 _FAKE = torch._C._TorchDispatchModeKey.FAKE
 _Base = torch._C.TensorBase
 
@@ -238,12 +226,6 @@ class PlayedCuda(ScriptedCuda):
         self.placing: bool | None = None
         self.target = False
         self.sync_debug_mode = self.stream_id = 0
-        self.blocks: dict[int, int] = {}  # size by address, of those that live
-        self.stacks: dict[int, list[dict[str, Any]]] = {}  # who made them, if it was recorded
-        self.history: list[dict[str, Any]] = []
-        self.observers: list[Callable[[int, int, int, int], None]] = []  # called before memory runs out
-        self.recorded: tuple[Any, Any] = (None, None)  # what _record_memory_history was asked for: enabled, context
-        self.metadata = ""
         self.profiled: list[tuple[str, float, float, bool]] = []
         self._known: dict[Any, torch.Tensor] = {}
 
@@ -340,8 +322,6 @@ class PlayedCuda(ScriptedCuda):
         if torch.autograd.profiler._is_profiler_enabled:
             self.profiled.append((name, self.host_s, max(self.busy_until_s - self.host_s, 0), False))
         super().synchronize()
-        if self.sync_debug_mode == 1 and name == "cudaStreamSynchronize":
-            warnings.warn("called a synchronizing CUDA operation", stacklevel=2)
         if self.sync_debug_mode == 2 and name == "cudaStreamSynchronize":
             raise RuntimeError("called a synchronizing CUDA operation")
 
@@ -410,47 +390,6 @@ class PlayedCuda(ScriptedCuda):
         with self.making(place, place):
             return self._placed(convert(), place, [tensor])
 
-    def allocate(self, size_bytes: int) -> Block:
-        """Take memory; where there is none left, the observers hear of it before the error is raised."""
-        try:
-            return super().allocate(size_bytes)
-        except torch.OutOfMemoryError:
-            if self.recorded[0] == "all":
-                of = {"size": size_bytes, "stream": 0, "time_us": int(self.host_s * 1e6), "frames": _frames()}
-                self.history.append({"action": "oom"} | of)
-            for observer in self.observers:
-                observer(0, size_bytes, self.memory_bytes, self.memory_info()[0])
-            raise
-
-    def noticed(self, block: Block, *actions: str) -> None:
-        if actions[0] == "segment_alloc":  # in the history each block has a segment of its own
-            self.blocks[block.address] = block.size_bytes
-            self.stacks[block.address] = _frames() if all(self.recorded[:2]) else []
-        else:
-            del self.blocks[block.address], self.stacks[block.address]
-        if self.recorded[0] == "all":
-            of = {"addr": block.address, "size": block.size_bytes, "stream": 0, "time_us": int(self.host_s * 1e6)}
-            of |= {"user_metadata": self.metadata, "frames": _frames() if self.recorded[1] in ("alloc", "all") else []}
-            self.history += [{"action": action} | of for action in actions]
-
-    def snapshot(self, pool: Any) -> dict[str, Any]:
-        """What ``torch.cuda.memory._snapshot`` returns."""
-        segments = []
-        for address, size in self.blocks.items():
-            block = {"address": address, "size": size, "requested_size": size, "state": "active_allocated"}
-            block["frames"] = self.stacks[address]
-            segment = {"device": 0, "address": address, "total_size": size, "allocated_size": size, "active_size": size}
-            segment |= {"stream": 0, "segment_type": "large", "segment_pool_id": (0, 0), "is_expandable": False}
-            segments.append(segment | {"requested_size": size, "blocks": [block]})
-        return {"segments": segments, "device_traces": [list(self.history)], "allocator_settings": {}}
-
-    def record_history(
-        self, enabled: str | None, context: str | None, stacks: str, most: int, clear: bool, *_: Any
-    ) -> None:
-        self.recorded = enabled, context
-        if clear or enabled is None:
-            self.history.clear()
-
     def memory_info(self) -> tuple[int, int]:
         """Free memory and all of it."""
         return self.memory_bytes - self.memory_reserved(), ScriptedCuda.memory_bytes
@@ -503,12 +442,10 @@ class PlayedCuda(ScriptedCuda):
             "getAllocatorBackend": lambda: "native",
             "canDeviceAccessPeer": lambda device, peer: False,
             "ipc_collect": lambda: None,
-            "memorySnapshot": self.snapshot,
-            "record_memory_history": self.record_history,
-            "attach_out_of_memory_observer": self.observers.append,
-            "isHistoryEnabled": lambda: self.recorded[0] is not None,
-            "setMemoryMetadata": lambda text: setattr(self, "metadata", text),
-            "getMemoryMetadata": lambda: self.metadata,
+            "memorySnapshot": lambda pool: {"segments": [], "device_traces": [[]], "allocator_settings": {}},
+            "record_memory_history": lambda *given: None,
+            "attach_out_of_memory_observer": lambda observer: None,
+            "isHistoryEnabled": lambda: False,
             "CUDAAllocator_AllocatorState": type("AllocatorState", (), {}),
         }
 
@@ -529,20 +466,6 @@ class _Operations(TorchDispatchMode):
 class _Calls(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         return PLAYED.call(func, args, dict(kwargs or {}))
-
-
-def _checkpointed(checkpoint: Callable[..., Any]) -> Callable[..., Any]:
-    """Checkpointing that computes again as it did at first: torch takes its modes away during a backward pass."""
-
-    @functools.wraps(checkpoint)
-    def run(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
-        def played(*given: Any, **named: Any) -> Any:
-            with contextlib.nullcontext() if torch._C._len_torch_function_stack() else _Calls():
-                return function(*given, **named)
-
-        return checkpoint(played, *args, **options)
-
-    return run
 
 
 def _refuse_mixture(func: Any, given: list[torch.Tensor], on: list[bool]) -> None:
@@ -570,19 +493,8 @@ def _content(value: Any) -> Any:
     return value.dtype, value.shape, value.stride(), known[view]
 
 
-def _frames() -> list[dict[str, Any]]:
-    """The Python stack, the innermost frame first."""
-    stack = traceback.walk_stack(sys._getframe(1))
-    found = [
-        {"filename": frame.f_code.co_filename, "line": line, "name": frame.f_code.co_name} for frame, line in stack
-    ]
-    return [frame for frame in found if frame["filename"] != __file__]
-
-
 def _stands_in(func: Any) -> Callable[..., Any]:
     """What a CPU computes where a GPU has kernels of its own."""
-    if func is torch._cudnn_rnn_flatten_weight:
-        return _flattened
     if func is _VARLEN:
         return _by_document
     if func in _RNNS:  # oneDNN has none for float16
@@ -622,25 +534,6 @@ def _autocast(func: Any, name: str, args: tuple, kwargs: dict[str, Any]) -> Any:
     finally:
         torch.set_autocast_enabled("cpu", before[0])
         torch.set_autocast_dtype("cpu", before[1])
-
-
-def _flattened(
-    weights: list[torch.Tensor],
-    weight_stride0: int,
-    input_size: int,
-    mode: int,
-    hidden_size: int,
-    proj_size: int,
-    num_layers: int,
-    batch_first: bool,
-    bidirectional: bool,
-) -> torch.Tensor:
-    """``torch._cudnn_rnn_flatten_weight``: matrices first, then biases, one after the other."""
-    ordered = sorted(weights, key=lambda weight: -weight.dim())
-    buffer = torch.cat([weight.detach().flatten() for weight in ordered])
-    for weight, piece in zip(ordered, buffer.split([weight.numel() for weight in ordered]), strict=True):
-        weight.data = piece.view_as(weight)
-    return buffer
 
 
 # Methods of tensors. They are replaced in the class, since other threads and other modes call them, too.
@@ -761,7 +654,6 @@ def install() -> None:
     assert not torch.backends.cuda.is_built(), "play on a build of torch for CPUs: this one may find a real GPU"
     import pynvml
 
-    import course_utils.measure.ceilings as limits
     import course_utils.measure.rounds as rounds
 
     torch.set_num_threads(1)  # two that wait for each other on a busy machine take a hundred times as long
@@ -780,7 +672,6 @@ def install() -> None:
     parent = os.getpid()
     _put(torch.cuda, _is_in_bad_fork=lambda: os.getpid() != parent)  # CUDA does not work in a forked child
     torch._C._scatter = lambda tensor, devices, sizes, dim, streams: (tensor.cuda(devices[0]),)  # one GPU gets it all
-    _put(torch.utils.checkpoint, checkpoint=_checkpointed(torch.utils.checkpoint.checkpoint))
     capturing = {"_cuda_isCurrentStreamCapturing": lambda: PLAYED.graph is not None}
     _put(torch.cuda.graphs, _graph_pool_handle=lambda: (0, 1), **capturing)
     torch._C._host_emptyCache = lambda: None
@@ -822,9 +713,6 @@ def install() -> None:
     PLAYED.install(types.SimpleNamespace(setattr=_put_path))
     _put(time, perf_counter=PLAYED.perf_counter, sleep=_slept)
     _put(rounds, _TEST_BUDGET_S=3.0)
-    copy, matmul = limits._copy, limits._matmul
-    _put(limits, _copy=lambda size_bytes, *ends: copy(min(size_bytes, MIB), *ends))
-    _put(limits, _matmul=lambda n, *more, **options: matmul(min(n, 32), *more, **options))
 
 
 _PROPERTIES = types.SimpleNamespace(

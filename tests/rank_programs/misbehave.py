@@ -11,7 +11,6 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import TextIO
 
 from course_utils.ranks.programs import report
 
@@ -52,35 +51,16 @@ def raise_in_rank_1() -> None:
     wait_for_others()
 
 
-def die_in_rank_1(sign: signal.Signals = signal.SIGSEGV) -> None:
-    """By a signal; the other notices it at once, and complains as gloo does."""
+def be_killed_in_rank_1() -> None:
+    """As by the system, when memory is short; the other notices it at once, and complains as gloo does."""
     pipe = Path(sys.argv[2]).with_suffix(".pipe")
     with contextlib.suppress(FileExistsError):
         os.mkfifo(pipe)
     with pipe.open("w" if RANK == 1 else "r", encoding="utf-8") as file:
         if RANK == 1:
-            os.kill(os.getpid(), sign)
+            os.kill(os.getpid(), signal.SIGKILL)
         file.read()
     raise RuntimeError("Connection closed by peer")
-
-
-def be_killed_in_rank_1() -> None:
-    """As by the system, when memory is short."""
-    die_in_rank_1(signal.SIGKILL)
-
-
-def be_killed_in_mid_traceback() -> None:
-    """As by torchrun, which ends the others when one has died."""
-    from torch.distributed.elastic.multiprocessing.errors import error_handler
-
-    def write_half(_: object, file: TextIO) -> None:
-        print("{", file=file, flush=True)
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    if RANK == 1:
-        error_handler.json.dump = write_half
-        raise RuntimeError("the shapes do not fit")
-    wait_for_others()
 
 
 def close_everything() -> None:

@@ -15,7 +15,6 @@ from torch import nn
 from torch.nn.functional import mse_loss
 from torch.nn.parallel import DistributedDataParallel
 
-from authoring.reference_pages import code_blocks
 from course_utils.ranks.programs import report
 
 pasted: dict = {"loss_function": mse_loss}
@@ -25,8 +24,6 @@ for cell in nbformat.read(Path(sys.argv[1]), as_version=4).cells:
     # Of this one the call stands beside it, in the reader's own words.
     for code in re.findall(r"^(def loss_of_all\(.*?)\n\n", cell.source, re.DOTALL | re.MULTILINE):
         exec(code, pasted)
-(code,) = (block for block in code_blocks(Path(sys.argv[2])) if "def seconds(" in block)
-exec(code, pasted)
 
 dist.init_process_group("gloo")
 rank, ranks = dist.get_rank(), dist.get_world_size()
@@ -34,7 +31,6 @@ torch.manual_seed(0)
 x = torch.randn(96, 8)
 y = x.sum(1, keepdim=True)
 own, half = slice(rank, None, ranks), slice(0, None, ranks)
-last_alike = slice(min(rank, 1), None, ranks)  # all but rank 0 have the same
 cuts = [0, *range(48, 96, 48 // (ranks - 1)), 96][: ranks + 1]  # rank 0 has half of all
 uneven = slice(cuts[rank], cuts[rank + 1])
 
@@ -60,28 +56,10 @@ def other_lengths() -> float:
     return pasted["against_one_process"](model, [texts, texts + 1], pasted["loss_of_all"])
 
 
-def with_gradients(number: float) -> dict[str, str]:
+def with_gradients(number: float) -> str:
     model = nn.Linear(2, 2, bias=False)
-    nn.init.ones_(model.weight)
     model.weight.grad = torch.full((2, 2), number)
-    return {what: str(apart) for what, apart in pasted["between_ranks"](model).items()}  # a report has no infinity
-
-
-def other_rates() -> list[float]:
-    """How far the weights are apart in each of three steps, with a learning rate that grows with the rank."""
-    model, apart = DistributedDataParallel(nn.Linear(8, 1)), []
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1 * (1 + rank))
-    for _ in range(3):
-        optimizer.zero_grad()
-        mse_loss(model(x[own]), y[own]).backward()
-        apart.append(pasted["between_ranks"](model)["weights"])
-        optimizer.step()
-    return apart
-
-
-def seconds() -> list[float]:
-    model = DistributedDataParallel(nn.Linear(8, 1))
-    return [pasted["seconds"](model, lambda: mse_loss(model(x), y).backward(), sends, 3) for sends in (True, False)]
+    return str(pasted["between_ranks"](model)["gradients"])  # a report has no infinity
 
 
 report(
@@ -89,15 +67,11 @@ report(
     weighted=step(uneven, weight=ranks * len(x[uneven]) / 96),
     uneven=step(uneven),
     same=step(half),
-    last_alike=step(last_alike),
     around=step(own, around=True),
     local=step(own, local=True),
     batch_norm=step(own, between=lambda: nn.BatchNorm1d(32)),
     undivided=step(own, weight=2.0),  # as two micro-batches whose losses are added up
     other_lengths=other_lengths(),
     not_a_number=with_gradients(float("nan") if rank == 1 else 1.0),
-    zero=with_gradients(0.0),
-    other_rates=other_rates(),
-    seconds=seconds(),
 )
 dist.destroy_process_group()

@@ -12,13 +12,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 import torch
 
-from course_utils.ranks import launch
 from course_utils.ranks.launch import RankError, run_ranks
-from course_utils.results.paired import Verdict
 from course_utils.results.rank_results import RankResults
 from tests.sandbox import alive
 
@@ -67,7 +64,6 @@ def test_values_curves_memory_and_paired_times_come_back(
     assert run[0]["loss"] != run[1]["loss"]
     assert all(later < earlier for loss in run.values("loss").values() for earlier, later in itertools.pairwise(loss))
     assert run[0]["weight"] == run[1]["weight"]
-    assert run[0]["pid"] != run[1]["pid"]
     size = (64 * 64 + 64) * 4
     assert run[1]["memory_bytes"] == {"weights": size, "gradients": size, "optimizer state": 0}
 
@@ -78,7 +74,6 @@ def test_values_curves_memory_and_paired_times_come_back(
     assert compared["1 rank"].measurement.elapsed_s == tuple(run[0]["scaling"]["seconds"]["1 rank"])
     assert run[1]["scaling"]["seconds"]["1 rank"] == []
     assert compared["all ranks"].measurement.items == 64
-    assert compared["all ranks"].verdict in set(Verdict)
     assert "slowest of 2 ranks" in repr(compared.numbers)
 
     # Recorded: what was kept gives the same again, in the same order.
@@ -119,46 +114,25 @@ def test_much_output_is_cut_nothing_is_left_and_no_rank_is_lost_while_python_end
 
 # What goes wrong while it runs
 
-FAILURES: dict[str, tuple[dict[str, Any], str, int | None, list[str]]] = {
+FAILURES: dict[str, tuple[str, int | None, list[str]]] = {
     "raise_in_rank_1": (
-        {},
         "raised",
         1,
         [
             "rank 1 of 2 raised RuntimeError: the shapes do not fit\nTraceback (most recent call last):",
-            # A folder that cannot be written is the program's own error.
-            "/proc/nobody",
+            "/proc/nobody",  # a folder that cannot be written is the program's own error
             "RuntimeError: the shapes do not fit\nA note, which is not the message.",
         ],
     ),
-    "die_in_rank_1": (
-        {},
-        "died",
-        1,
-        [
-            "rank 1 of 2 died: ended by SIGSEGV",
-            "It was here:",
-            "in die_in_rank_1",
-        ],
-    ),
     "be_killed_in_rank_1": (
-        {},
         "died",
         1,
         ["rank 1 of 2 died: ended by SIGKILL, often for want of memory\nThe last that rank 1 printed:\nready"],
     ),
-    "be_killed_in_mid_traceback": ({}, "died", 1, ["rank 1 of 2 died: ended by SIGKILL"]),
     "close_everything": (
-        {"timeout_s": 15},
         "timed out",
         None,
-        [
-            "misbehave.py was not done after ",
-            "rank 0 of 2 was here:\n",
-            "rank 1 of 2 was here",
-            "in wait_for_others",
-            "in close_everything",
-        ],
+        ["misbehave.py was not done after ", "rank 0 of 2 was here:\n", "rank 1 of 2 was here", "in close_everything"],
     ),
 }
 
@@ -166,37 +140,22 @@ FAILURES: dict[str, tuple[dict[str, Any], str, int | None, list[str]]] = {
 @POSIX
 @pytest.mark.parametrize("what", FAILURES)
 def test_a_failed_rank_is_named_and_nothing_is_left(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    options, reason, rank, words = FAILURES[what]
+    reason, rank, words = FAILURES[what]
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    with pytest.raises(RankError) as caught:
-        misbehave(tmp_path / "pids", what, **options)
-    if what == "close_everything" and str(caught.value).count("in close_everything") < 2:  # a busy machine takes longer
+    for timeout_s in (15, 90) if what == "close_everything" else (200,):  # a busy machine takes longer
         with pytest.raises(RankError) as caught:
-            misbehave(tmp_path / "pids", what, timeout_s=90)
+            misbehave(tmp_path / "pids", what, timeout_s=timeout_s)
+        if str(caught.value).count("in close_everything") == 2:
+            break
     error = caught.value
     assert (error.reason, error.rank) == (reason, rank), str(error)
     for phrase in words:
         assert phrase in str(error)
-    assert ("in die_in_rank_1" in error.traceback) == (what == "die_in_rank_1")
     # A notebook shows that, and none of our frames.
     assert error._render_traceback_() == [f"RankError: {error}"]
     assert not {"entry.py", "runpy", "multiprocessing/errors"} & set(str(error).split())
     assert all_gone(tmp_path / "pids", least=4)
     assert not list(tmp_path.glob("course-ranks-*"))
-
-
-@POSIX
-def test_a_rank_that_had_not_started_is_named(tmp_path: Path) -> None:
-    late = "import os, time\nif os.environ.get('RANK') == '1':\n    time.sleep(300)"
-    (tmp_path / "sitecustomize.py").write_text(late)
-    found = {"PYTHONPATH": os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])}
-    for timeout_s in (8, 60):  # a busy machine takes longer
-        with pytest.raises(RankError) as caught:
-            misbehave(tmp_path / "pids", "close_everything", timeout_s=timeout_s, variables=found)
-        if caught.value.reason == "timed out":
-            break
-    assert "rank 0 of 2 was here:\n" in str(caught.value)
-    assert "rank 1 of 2 had not started." in str(caught.value)
 
 
 # What comes from outside
@@ -209,7 +168,7 @@ run_ranks(sys.argv[1], ranks=2, args=["close_everything", sys.argv[2], "fork"])
 
 
 @POSIX
-@pytest.mark.parametrize("who", ["Ctrl-C", "kernel is killed", "torchrun is killed"])
+@pytest.mark.parametrize("who", ["Ctrl-C", "kernel is killed"])
 def test_whatever_ends_the_launch_nothing_is_left(who: str, tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     variables = {**os.environ, "PYTHONPATH": str(PROGRAMS.parents[1]), "TMPDIR": str(tmp_path)}
@@ -224,16 +183,9 @@ def test_whatever_ends_the_launch_nothing_is_left(who: str, tmp_path: Path) -> N
     deadline = time.monotonic() + 100
     while len(started(pids)) < 4 and time.monotonic() < deadline:
         time.sleep(0.02)
-    if who == "Ctrl-C":
-        os.killpg(kernel.pid, signal.SIGINT)
-    elif who == "kernel is killed":
-        os.killpg(kernel.pid, signal.SIGKILL)
-    else:
-        (agent,) = psutil.Process(kernel.pid).children()
-        agent.kill()
+    os.killpg(kernel.pid, signal.SIGINT if who == "Ctrl-C" else signal.SIGKILL)
     _, messages = kernel.communicate(timeout=100)
-    expected = {"Ctrl-C": "KeyboardInterrupt", "torchrun is killed": "RankError: torchrun was ended from outside"}
-    assert expected.get(who, "") in messages
+    assert ("KeyboardInterrupt" in messages) == (who == "Ctrl-C")
     assert all_gone(pids, least=4, within_s=60)
     while list(tmp_path.glob("course-ranks-*")) and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -243,12 +195,6 @@ def test_whatever_ends_the_launch_nothing_is_left(who: str, tmp_path: Path) -> N
 # What is refused before anything starts
 
 
-@pytest.fixture
-def nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launch, "_Launch", None)
-
-
-@pytest.mark.usefixtures("nothing_starts")
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -256,39 +202,22 @@ def nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"ranks": 10_000}, r"10000 ranks are too many for this machine's \d+ core"),
         ({"args": "--steps 20"}, "args is a list"),
         ({"backend": "mpi"}, "'nccl' or 'gloo'"),
+        ({"program": "train.pyy"}, "there is no program 'train.pyy'.*notebook's folder"),
     ],
     ids=str,
 )
 def test_what_makes_no_sense_is_said_before_anything_starts(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        run_ranks(TRAIN, **{"ranks": 1, **options})
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
+        run_ranks(**{"program": TRAIN, "ranks": 1, **options})
 
 
-@pytest.mark.usefixtures("nothing_starts")
 def test_more_ranks_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also by a wheel for CUDA on a machine without a driver, where torch would raise "Found no NVIDIA driver"."""
+    if not torch.cuda.is_available():
+        with pytest.raises(ValueError, match="NCCL needs a GPU for each rank: 1 were asked for, and torch sees 0"):
+            run_ranks(TRAIN, ranks=1, backend="nccl")
     monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    with pytest.raises(ValueError, match="and torch sees 0"):  # a wheel for CUDA, and no driver
-        run_ranks(TRAIN, ranks=1, backend="nccl")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     with pytest.raises(ValueError, match="NCCL needs a GPU for each rank: 2 were asked for, and torch sees 1"):
         run_ranks(TRAIN, ranks=2, backend="nccl")
-    assert [launch._checked_backend(None, ranks) for ranks in (1, 2)] == ["nccl", "gloo"]
-
-
-@pytest.mark.usefixtures("nothing_starts")
-def test_a_program_that_is_not_there_is_named_with_those_that_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(PROGRAMS.parent)
-    with pytest.raises(FileNotFoundError, match=r"did you mean 'rank_programs/train.py'\?.*rank_programs/misbehave.py"):
-        run_ranks("rank_programs/trian.py", ranks=1)
-
-
-def test_ranks_with_gloo_see_no_gpu_and_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
-    monkeypatch.setenv("MPLBACKEND", "inline")
-    gloo = launch._variables("gloo", 3, {"PYTHONPATH": "mine"})
-    assert (gloo["CUDA_VISIBLE_DEVICES"], gloo["OMP_NUM_THREADS"]) == ("", "3")
-    assert "MPLBACKEND" not in gloo
-    # Who sets another path does not lose this package.
-    assert gloo["PYTHONPATH"].split(os.pathsep) == [str(PROGRAMS.parents[1]), "mine"]
-    assert launch._variables("nccl", 3, {})["CUDA_VISIBLE_DEVICES"] == "0,1"

@@ -8,7 +8,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-import torch.distributed as dist
 
 from course_utils.ranks import programs
 from course_utils.ranks.programs import memory_by_kind, report, timed_rounds
@@ -47,18 +46,13 @@ def test_a_report_that_no_record_could_hold_is_refused_where_it_is_made(
         report(curve=[0.123456] * 10_000)
     (file,) = tmp_path.iterdir()
     assert json.loads(file.read_text())["values"] == {"loss": 1.0}
-    # A lesson with three runs of two ranks at the limit stays below what a record should have.
-    assert 3 * 2 * programs.MOST_REPORT_BYTES < 200_000
 
 
 def test_rounds_run_in_one_process_and_are_the_same_on_every_rank(capsys: pytest.CaptureFixture[str]) -> None:
     def order() -> list[str]:
         called: list[str] = []
-        seconds = timed_rounds(
-            {"a": lambda: called.append("a"), "b": lambda: called.append("b"), "none": None}, rounds=24
-        )
+        seconds = timed_rounds({"a": lambda: called.append("a"), "b": lambda: called.append("b"), "none": None})
         assert [len(seconds[label]) for label in ("a", "b", "none")] == [8, 8, 0]
-        assert min(seconds["a"]) > 0
         return called
 
     first, second = order(), order()
@@ -66,9 +60,8 @@ def test_rounds_run_in_one_process_and_are_the_same_on_every_rank(capsys: pytest
     # The first call, two of warm-up and the fewest rounds; the baseline once more each time.
     assert (first.count("a"), first.count("b")) == (1 + 2 * 2 + 2 * 8, 1 + 2 + 8)
     assert capsys.readouterr().out.splitlines()[0] == "rounds: 8 rounds of a, b, none"
-    for wrong in ({"cases": {"a": len}}, {"rounds": 0}, {"items": {"a": 1}}):
-        with pytest.raises(ValueError, match=r"two cases|items="):
-            timed_rounds(**{"cases": {"a": list, "b": list}, **wrong})
+    with pytest.raises(ValueError, match="two cases"):
+        timed_rounds({"a": list})
 
 
 def test_all_ranks_come_to_the_same_answer_at_a_look(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,45 +69,15 @@ def test_all_ranks_come_to_the_same_answer_at_a_look(monkeypatch: pytest.MonkeyP
     alone, quick, slow = [1.0, 1.001] * 6, [1.0, 1.002] * 6, [2.0, 2.002] * 6
     ranks = [[quick, quick, alone, quick], [slow, quick, [], slow]]
 
-    def answer(first: int, practical: float = 0.01, control: list[float] = slow) -> float:
+    def answer(first: int, control: list[float] = slow) -> float:
         seen = [[0.1 * (rank + 1), *series[:-1], control if rank else quick] for rank, series in enumerate(ranks)]
         monkeypatch.setattr(programs, "_from_all_ranks", lambda own: [seen[first], seen[1 - first]])
-        return programs._reached(ranks[first], 12, 0.1, 10.0, 192, practical)
+        return programs._reached(ranks[first], 12, 0.1, 10.0, 0.01)
 
     # Of the slowest rank's times, the second case and the one that only rank 0 has take half as long.
     assert answer(0) == answer(1) == 0.999
     # A control that strays as far decides nothing, on either rank.
     assert answer(0, control=alone) == answer(1, control=alone) == 0.0
-
-
-def test_ranks_wait_on_the_cpu_so_that_their_gpus_are_idle(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a real process group; that it has two ranks on NCCL is only said."""
-    reduced_on: list[str] = []
-    all_reduce, real_backend = dist.all_reduce, dist.get_backend
-
-    def noting(tensor: torch.Tensor, group: dist.ProcessGroup) -> None:
-        reduced_on.append(f"{real_backend(group)} on {tensor.device}")
-        all_reduce(tensor, group=group)
-
-    def gathering(everybodys: list[list[float]], own: list[float], group: dist.ProcessGroup) -> None:
-        reduced_on.append(f"{real_backend(group)} gathers")
-        everybodys[:] = [own, own]
-
-    dist.init_process_group("cpu:gloo", store=dist.HashStore(), rank=0, world_size=1)
-    try:
-        monkeypatch.setattr(dist, "get_world_size", lambda: 2)
-        monkeypatch.setattr(dist, "get_backend", lambda: "nccl")
-        monkeypatch.setattr(dist, "all_reduce", noting)
-        monkeypatch.setattr(dist, "all_gather_object", gathering)
-        timed_rounds({"a": None, "b": None}, rounds=2)
-    finally:
-        dist.destroy_process_group()
-        programs._group_on_cpu.cache_clear()
-    # The first calls, the warm-up of two cases and the control, and their rounds.
-    assert reduced_on.count("gloo on cpu") == 2 + 2 * 3 + 2 * 3
-    # The labels at the start, then every round.
-    assert reduced_on.count("gloo gathers") == 1 + 2
-    assert len(reduced_on) == 1 + 2 + 2 * 3 + 2 * 4
 
 
 def test_memory_by_kind_counts_each_storage_once() -> None:

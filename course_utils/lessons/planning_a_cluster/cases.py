@@ -13,8 +13,7 @@ from course_utils.materials.models import Llama
 from course_utils.materials.step_memory import worked_out
 from course_utils.measure.devices import device_under_test
 from course_utils.measure.machine import course_size
-from course_utils.ranks.cluster import settings_of, simulate_points, stored_check
-from course_utils.ranks.cluster_plan import ClusterPoint, GPTShape
+from course_utils.ranks.cluster import ClusterPoint, GPTShape, settings_of, simulate_points, stored_check
 from course_utils.results.table import Table
 
 GIB = 2**30

@@ -20,7 +20,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import NamedTuple, NewType
 
-from authoring.evidence import EvidenceError
+from authoring.expressions import EvidenceError
 from course_utils.results.files import write_whole
 
 Code = NewType("Code", str)  # its lines and spaces count
@@ -67,7 +67,7 @@ _ended: dict[str, list[str]] = {}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fact:
+class TorchFact:
     """What a lesson states of torch: code, and how it must end, by the version of torch (``""``: in all).
 
     The code has `torch`, `nn` and `F`, and what ``before`` defines. It ends with the ``repr`` of its last expression,
@@ -174,7 +174,7 @@ def _run(codes: list[str]) -> list[list[str]]:
     return [[" ".join(text.split()) for text in ended] for ended in json.loads(runner.stdout)]
 
 
-def faults(lesson: str, facts: Sequence[Fact], torch_version: str | None = None) -> list[str]:
+def faults(lesson: str, facts: Sequence[TorchFact], torch_version: str | None = None) -> list[str]:
     """One message for each fact of a lesson that this torch does not bear out: what it says, its code, how it ended."""
     torch_version = torch_version or version("torch")
     stated = [(fact, expected) for fact in facts if (expected := fact.expected(torch_version)) is not None]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from authoring.course_texts import Passage, blank, passages, prose_only, sentences
+from authoring.markdown_texts import Passage, blank, passages, prose_only, sentences
 from authoring.figures_in_text import MARKER
 from authoring.lesson_files import Claim
-from authoring.verdicts import VERDICTS
+from authoring.verdict_words import VERDICTS
 from course_utils.results.lessons import Lesson
 
 _CLAIM_ID = re.compile(r"(?<![\w#/.-])[FLMST]\d{1,2}[a-z]?(?![\w.-]*\w)")

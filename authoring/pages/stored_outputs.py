@@ -24,18 +24,17 @@ STAMPS = BOOK / "stored_outputs.json"
 def stale_notebooks(lessons: Sequence[LessonFile]) -> list[LessonFile]:
     """The built lessons whose stored outputs were made from other records, in order."""
     stamps = _stamps()
-    return [lesson for lesson in lessons if lesson.built and stamps.get(lesson.slug) != records_hash(lesson)]
+    return [lesson for lesson in lessons if lesson.built and stamps.get(lesson.slug) != _records_hash(lesson)]
 
 
 def stamp(lesson: LessonFile) -> None:
     """Note that a lesson's stored outputs were made from the records that there are now."""
-    stamps = _stamps() | {lesson.slug: records_hash(lesson)}
+    stamps = _stamps() | {lesson.slug: _records_hash(lesson)}
     kept = {slug: stamp for slug, stamp in stamps.items() if slug in lesson_order.slugs()}
     write(STAMPS, json.dumps(kept, indent=1, sort_keys=True) + "\n")
 
 
-def records_hash(lesson: LessonFile) -> str:
-    """A hash of what is recorded in every lesson whose experiments a notebook shows, and in its own."""
+def _records_hash(lesson: LessonFile) -> str:
     cells = read_notebook(lesson.notebook)["cells"]
     source = "\n".join(cell["source"] for cell in cells if cell["cell_type"] == "code")
     shown = {lesson.slug, *re.findall(r"""recorded\(\s*f?["']([a-z0-9_]+)/""", source)}

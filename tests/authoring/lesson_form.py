@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from authoring.course_texts import ANCHOR
+from authoring.markdown_texts import ANCHOR
 from authoring.figures_in_text import lesson_minutes, shown_minutes
 from authoring.slides import slides_notebook
 from course_utils.results.lessons import Lesson, find_lesson, find_lessons

@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from authoring import calls
-from authoring.calls import Fact, faults, outcomes_of
-from authoring.evidence import EvidenceError
+from authoring.calls import TorchFact, faults, outcomes_of
+from authoring.expressions import EvidenceError
 from authoring.lesson_files import LessonFileError, read_lesson
 
 

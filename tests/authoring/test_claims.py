@@ -12,7 +12,7 @@ import yaml
 
 from authoring import calls
 from authoring.claims import faults, judge, judge_all, load_claims
-from authoring.evidence import EvidenceError
+from authoring.expressions import EvidenceError
 from authoring.lesson_files import Claim, LessonFileError, load_lessons, read_lesson
 from course_utils.results.lessons import experiments, find_lessons, needs
 from course_utils.results.store import records_of, reference_root

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from authoring import evidence
-from authoring.evidence import EvidenceError, NotRecordedError, in_words, quantity
+from authoring.expressions import EvidenceError, NotRecordedError, in_words, quantity
 from course_utils.results.store import recorded
 from tests.made_up_records import edit_record, recorder_of
 

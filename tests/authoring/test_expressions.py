@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from authoring import expressions
-from authoring.evidence import EvidenceError, NotRecordedError
+from authoring.expressions import EvidenceError, NotRecordedError
 from tests import made_up_records
 
 COPY = 'recorded("pinned_memory/copy", machine="some-gpu")'

@@ -12,7 +12,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from authoring import normal_form
+from authoring import notebook_form
 from course_utils.results.lessons import LessonError
 from course_utils.results.notebook_files import read_notebook
 from tests.made_up_notebooks import code, save, stream, text
@@ -51,7 +51,7 @@ def untidy(tmp_path: Path) -> Path:
 
 
 def test_the_normal_form(untidy: Path):
-    assert normal_form.write(untidy, execute=False)
+    assert notebook_form.write(untidy, execute=False)
     notebook = read_notebook(untidy)
     intro, imports, plain, live, stable, solution = notebook["cells"]
     assert intro["source"] == "# 01 · Untidy\n\nText"
@@ -77,7 +77,7 @@ def test_the_normal_form(untidy: Path):
 
 def test_a_solution_begins_with_its_name_and_its_output_is_folded():
     exercise, folded = text("## Exercises\n\n### Exercise 1 · sums · 3 min"), code("# Add.\na + b", "hide-cell")
-    stored, _ = normal_form.normalised({"cells": [exercise, code("..."), folded]}, "01_untidy.ipynb")
+    stored, _ = notebook_form.normalised({"cells": [exercise, code("..."), folded]}, "01_untidy.ipynb")
     _, start, solution = stored["cells"]
     assert (start["source"], start["metadata"]) == ("...", {})
     assert solution["source"] == "# Solution\n# Add.\na + b"
@@ -87,20 +87,20 @@ def test_a_solution_begins_with_its_name_and_its_output_is_folded():
 def test_a_stored_question_has_an_execution_count_for_nbval():
     """It fails a cell that has outputs and no count."""
     question = code('predict("How many times as long?", unit="times as long")', "experiment")
-    stored, problems = normal_form.normalised({"cells": [question]}, "04_pinned_memory.ipynb")
+    stored, problems = notebook_form.normalised({"cells": [question]}, "04_pinned_memory.ipynb")
     assert stored["cells"][0]["outputs"]
     assert (stored["cells"][0]["execution_count"], problems) == (1, [])
 
 
 def test_writing_twice_changes_nothing_and_satisfies_the_check(untidy: Path):
-    assert normal_form.check(untidy)
-    normal_form.write(untidy, execute=False)
+    assert notebook_form.check(untidy)
+    notebook_form.write(untidy, execute=False)
     stored = untidy.read_text(encoding="utf-8")
     notebook = nbformat.reads(stored, as_version=nbformat.NO_CONVERT)
     nbformat.validate(notebook)
     assert nbformat.writes(notebook) + "\n" == stored, "as JupyterLab would save it"
-    assert not normal_form.write(untidy, execute=False)
-    assert normal_form.check(untidy) == []
+    assert not notebook_form.write(untidy, execute=False)
+    assert notebook_form.check(untidy) == []
 
 
 WIDGET = {"application/vnd.jupyter.widget-view+json": {"model_id": "1"}}
@@ -113,7 +113,7 @@ ERROR = {"output_type": "error", "ename": "KeyError", "evalue": "", "traceback":
         (code("x", "experimental"), "unknown tag experimental. The tags are experiment, hide-cell"),
         (code("x", "experiment", "stable", outputs=[stream("x")]), "both experiment and stable"),
         (code("x", "nbval-ignore-output"), "never be checked"),
-        (code("x", "stable"), "a stable cell without output. Run: python -m authoring.normal_form --write"),
+        (code("x", "stable"), "a stable cell without output. Run: python -m authoring.notebook_form --write"),
         (code("x", "stable", outputs=[stream("careful", "stderr")]), "on stderr"),
         (code("x", "stable", outputs=[stream("in /home/me/x.py")]), "'/home/me', an address or a path"),
         (code("x", "stable", outputs=[ERROR]), "is an error, KeyError"),
@@ -129,9 +129,9 @@ ERROR = {"output_type": "error", "ename": "KeyError", "evalue": "", "traceback":
 def test_what_is_refused_is_named_with_notebook_and_cell(tmp_path: Path, cell: dict, message: str):
     path = save(tmp_path / "01_a.ipynb", text("# A"), cell)
     before = path.read_bytes()
-    assert normal_form.check(path)
+    assert notebook_form.check(path)
     with pytest.raises(LessonError, match=message) as error:
-        normal_form.write(path, execute=False)
+        notebook_form.write(path, execute=False)
     assert "01_a.ipynb, cell 2 ('" in str(error.value)
     assert path.read_bytes() == before, "a refused notebook was written all the same"
 
@@ -139,7 +139,7 @@ def test_what_is_refused_is_named_with_notebook_and_cell(tmp_path: Path, cell: d
 def test_ordinary_output_is_not_refused(tmp_path: Path):
     words = "ratio 1/2 and a/b/c </td></tr> https://pytorch.org/tmp/x 0xFF run/data"
     path = save(tmp_path / "01_a.ipynb", code("x", "stable", outputs=[stream(words)]))
-    assert normal_form.write(path, execute=False)
+    assert notebook_form.write(path, execute=False)
 
 
 def test_write_executes_and_keeps_the_outputs_of_stable_cells_alone(tmp_path: Path):
@@ -153,13 +153,13 @@ def test_write_executes_and_keeps_the_outputs_of_stable_cells_alone(tmp_path: Pa
             outputs=[stream("old")],
         ),
     )
-    assert normal_form.write(path)
+    assert notebook_form.write(path)
     cells = read_notebook(path)["cells"]
     assert [bool(cell["outputs"]) for cell in cells] == [False, False, True]
     assert cells[2]["outputs"][0]["text"] == f"smoke\n{tmp_path.name}\n", "two pieces of one stream are one text"
     assert cells[2]["outputs"][1]["data"] == {"text/plain": "42"}
-    assert normal_form.check(path) == []
-    assert not normal_form.write(path), "a second run gave another notebook"
+    assert notebook_form.check(path) == []
+    assert not notebook_form.write(path), "a second run gave another notebook"
 
 
 @pytest.mark.parametrize(
@@ -173,23 +173,23 @@ def test_write_leaves_a_notebook_that_fails_as_it_was(tmp_path: Path, source: st
     path = save(tmp_path / "01_a.ipynb", text("# A"), code(source), code("print(1)", "stable"))
     before = path.read_bytes()
     with pytest.raises(LessonError, match=message):
-        normal_form.write(path, timeout_s=1)
+        notebook_form.write(path, timeout_s=1)
     assert path.read_bytes() == before
 
 
 def test_the_command(untidy: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("COURSE_NOTEBOOKS", str(untidy.parent))
-    assert normal_form.main(["--check"]) == 1
+    assert notebook_form.main(["--check"]) == 1
     shown = capsys.readouterr().err
-    assert "01_untidy.ipynb is not in normal form. Run: python -m authoring.normal_form --write" in shown
+    assert "01_untidy.ipynb is not in normal form. Run: python -m authoring.notebook_form --write" in shown
     assert len(shown.splitlines()) < 25
     bad = save(untidy.parent / "00_bad.ipynb", code("x", "nonsense"))
-    assert normal_form.main(["--write", "--no-execute"]) == 1
+    assert notebook_form.main(["--write", "--no-execute"]) == 1
     captured = capsys.readouterr()
     assert "unknown tag nonsense" in captured.err
     assert captured.out == "01_untidy.ipynb: written\n", "it goes on after a bad notebook"
     bad.unlink()
-    assert normal_form.main(["--check"]) == 0
+    assert notebook_form.main(["--check"]) == 0
     assert capsys.readouterr().out == "1 notebook in normal form\n"
 
 
@@ -210,7 +210,7 @@ def tidy(tmp_path: Path):
 
     def make(*cells: dict | str, replace: tuple[str, str] | None = None) -> Path:
         path = save(tmp_path / "01_a.ipynb", *cells)
-        normal_form.write(path)
+        notebook_form.write(path)
         if replace:
             stored = path.read_text()
             assert replace[0] in stored

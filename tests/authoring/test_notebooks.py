@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from authoring.course_texts import prose_only, text_files
-from authoring.normal_form import check
+from authoring.markdown_texts import prose_only, text_files
+from authoring.notebook_form import check
 from course_utils.results import store
 from course_utils.results.code_hash import code_hash
 from course_utils.results.lessons import Lesson, experiments, find_lessons, needs

@@ -12,8 +12,8 @@ from markdown_it import MarkdownIt
 from mdit_py_plugins.anchors.index import slugify
 
 from authoring import expressions
-from authoring.claims import Judgement, judge_all
-from authoring.evidence import EvidenceError
+from authoring.claims import JudgedClaim, judge_all
+from authoring.expressions import EvidenceError
 from authoring.lesson_answers import answer_text
 from authoring.lesson_files import LessonFile, UseWhen, load_lessons
 from authoring.pages import claims_page, evidence_pages, readme
@@ -25,14 +25,14 @@ LESSONS = load_lessons()
 
 
 @pytest.fixture(scope="module")
-def judgements() -> list[Judgement]:
+def judgements() -> list[JudgedClaim]:
     return judge_all(LESSONS)
 
 
 # The ledger's page, and what it rests on
 
 
-def test_the_ledgers_page_is_short_and_has_a_row_for_each_claim(judgements: list[Judgement]):
+def test_the_ledgers_page_is_short_and_has_a_row_for_each_claim(judgements: list[JudgedClaim]):
     page = claims_page.claims_page(judgements, LESSONS)
     assert len(page.split()) <= 4600
     rows = [line for line in page.splitlines() if line.startswith('| <a id="')]
@@ -61,7 +61,7 @@ def test_a_number_of_a_claim_is_worked_out_and_says_whose_it_is():
         number(f"{{{gain}}}")
 
 
-def test_the_evidence_has_all_that_a_verdict_rests_on(judgements: list[Judgement]):
+def test_the_evidence_has_all_that_a_verdict_rests_on(judgements: list[JudgedClaim]):
     pages = evidence_pages.evidence_pages(judgements, LESSONS)
     assert {path.stem for path in pages} == {judgement.claim.lesson for judgement in judgements}
     for path, page in pages.items():

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from authoring.course_texts import text_files
-from authoring.evidence import EvidenceError
+from authoring.markdown_texts import text_files
+from authoring.expressions import EvidenceError
 from authoring.lesson_files import load_lessons
 from authoring.pages import readme
 from authoring.reference_pages import faults, reference_pages

@@ -11,7 +11,7 @@ import pytest
 from authoring import __main__ as command
 from authoring import claims
 from authoring import report as authoring_report
-from authoring.evidence import EvidenceError
+from authoring.expressions import EvidenceError
 from course_utils.results import store
 
 

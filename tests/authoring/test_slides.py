@@ -11,7 +11,7 @@ import pytest
 from bs4 import BeautifulSoup
 
 from authoring import __main__ as command
-from authoring.room_text import excerpt
+from authoring.classroom_text import excerpt
 from authoring.slides import slides_notebook, write_slides
 from course_utils.lesson_order import file_name
 from course_utils.results.lessons import Lesson, find_lesson, find_lessons

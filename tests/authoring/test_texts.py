@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from authoring.claims import load_claims
-from authoring.course_texts import Passage, passages, prose_only, sentences, text_files
+from authoring.markdown_texts import Passage, passages, prose_only, sentences, text_files
 from authoring.typed_numbers import typed_numbers, warnings
 from course_utils.results.lessons import find_lessons
 from tests import text_checks

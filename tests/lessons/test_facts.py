@@ -7,7 +7,7 @@ from importlib.metadata import version
 import pytest
 
 from authoring import calls
-from authoring.course_texts import passages
+from authoring.markdown_texts import passages
 from authoring.lesson_files import LessonFile, load_lessons
 from authoring.reference_pages import reference_pages
 

@@ -98,7 +98,7 @@ def check(path: Path) -> list[str]:
     before, after = path.read_text(encoding="utf-8").splitlines(), dumped(clean).splitlines()
     if before != after:
         difference = list(difflib.unified_diff(before, after, "stored", "normal form", n=1, lineterm=""))[2:]
-        advice = f"{path.name} is not in normal form. Run: python -m authoring.normal_form --write --no-execute"
+        advice = f"{path.name} is not in normal form. Run: python -m authoring.notebook_form --write --no-execute"
         problems.append("\n    ".join([advice, *(_shortened(line, 110) for line in difference[:16])]))
     return problems
 
@@ -169,7 +169,7 @@ def _clean_output(output: dict[str, Any], execution_count: int) -> dict[str, Any
 def _refused_outputs(outputs: Sequence[dict[str, Any]]) -> Iterator[str]:
     """Why these cannot be the stored outputs of a stable cell."""
     if not outputs:
-        yield "a stable cell without output. Run: python -m authoring.normal_form --write"
+        yield "a stable cell without output. Run: python -m authoring.notebook_form --write"
     for output in outputs:
         data = output.get("data", {})
         if output["output_type"] == "error":
@@ -186,7 +186,7 @@ def _refused_outputs(outputs: Sequence[dict[str, Any]]) -> Iterator[str]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m authoring.normal_form", description="Keep the notebooks in one normal form."
+        prog="python -m authoring.notebook_form", description="Keep the notebooks in one normal form."
     )
     action = parser.add_mutually_exclusive_group(required=True)
     words = "say what is not in normal form, and exit 1 if anything is"

@@ -10,7 +10,6 @@ import contextlib
 import functools
 import json
 import platform
-import re
 import subprocess
 import sys
 import tempfile
@@ -19,6 +18,8 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import NamedTuple, NewType
+
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from authoring.expressions import EvidenceError
 from course_utils.results.files import write_whole
@@ -62,7 +63,6 @@ json.dump(ended, sys.stdout)
 _TIMEOUT_S = 300
 _KEPT = Path(__file__).resolve().parents[1] / ".cache" / "calls.json"
 _READY = "import torch\nfrom torch import nn\nfrom torch.nn import functional as F\n"
-_FROM_OR_BELOW = re.compile(r"(?P<way>>=|<)(?P<version>\d+\.\d+)")
 _ended: dict[str, list[str]] = {}
 
 
@@ -84,19 +84,20 @@ class TorchFact:
     def __post_init__(self) -> None:
         if bool(self.ends) == bool(self.message) or bool(self.says) == bool(self.message):
             raise ValueError("a fact has says: and ends:, or the message: that the lesson quotes")
-        for condition in self.ends or self.message or ():
-            if condition and not _FROM_OR_BELOW.fullmatch(condition):
-                raise ValueError(f"{condition!r} names no versions of torch: write them as '>=2.15' or '<2.15'")
+        for versions in self.ends or self.message or ():
+            try:
+                SpecifierSet(versions)
+            except InvalidSpecifier as error:
+                raise ValueError(f"{versions!r} names no versions: write them as '>=2.15' or '<2.15'") from error
 
     @property
     def whole_code(self) -> str:
-        """What is run."""
         return f"{_READY}{self.before}\n{self.code}"
 
     def expected(self, torch_version: str) -> str | None:
         """How the code must end, or the message that it must give, with a version of torch; None if nothing is said."""
         stated = (self.ends or self.message or {}).items()
-        return next((text for condition, text in stated if _is_for(condition, torch_version)), None)
+        return next((text for versions, text in stated if SpecifierSet(versions).contains(torch_version, True)), None)
 
 
 class Ended(NamedTuple):
@@ -111,17 +112,6 @@ class Ended(NamedTuple):
         return self.notes[0] if self.notes else "works"
 
 
-def _is_for(condition: str, torch_version: str) -> bool:
-    if not condition:
-        return True
-    way, than = _FROM_OR_BELOW.fullmatch(condition).group("way", "version")
-    return (_numbers(torch_version) >= _numbers(than)) == (way == ">=")
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(map(int, text.split(".")[:2]))
-
-
 @functools.cache
 def _versions() -> str:
     """What may change how a call ends."""
@@ -134,21 +124,15 @@ def _versions() -> str:
 
 def outcomes_of(calls: Iterable[tuple[str, str]]) -> dict[str, str]:
     """Run calls, each once and all together in one process, and say by name how each ended, in one line."""
-    calls = list(calls)
-    ends = run([code for _, code in calls])
-    return {name: ended.how for (name, _), ended in zip(calls, ends, strict=True)}
+    calls = dict(calls)
+    return dict(zip(calls, (ended.how for ended in run([*calls.values()])), strict=True))
 
 
 def run(codes: Sequence[str]) -> list[Ended]:
-    """Run codes that have not been run before, all together in one process, and say how each ended.
-
-    Raises:
-        EvidenceError: if they cannot be run: one ends the process, or all take too long.
-    """
+    """Run codes that have not been run before, all together in one process, and say how each ended."""
     if any(code not in _ended for code in codes):
         _ended.update(_kept())
-    new = list(dict.fromkeys(code for code in codes if code not in _ended))
-    if new:
+    if new := list(dict.fromkeys(code for code in codes if code not in _ended)):
         _ended.update(zip(new, _run(new), strict=True))
         with contextlib.suppress(OSError):
             ended = {code: how for code, how in _ended.items() if "course_utils" not in code}

@@ -13,8 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from authoring import expressions
-from authoring.calls import outcomes_of
+from authoring import calls, expressions
 from authoring.expressions import EvidenceError, RecordedExperiment
 from authoring.lesson_files import Claim, LessonFile, load_lessons
 from authoring.published import RowSays, word_of
@@ -56,14 +55,13 @@ class JudgedClaim:
 
 
 def load_claims(lessons: Iterable[LessonFile] | None = None) -> list[Claim]:
-    """All claims of the lessons, in the lessons' order."""
     return [claim for lesson in lessons or load_lessons() for claim in lesson.claims]
 
 
 def judge_all(lessons: Iterable[LessonFile] | None = None) -> list[JudgedClaim]:
     """Judge every claim of the ledger; all calls run in one process."""
     claims = load_claims(lessons)
-    outcomes_of(call for claim in claims for call in claim.calls)
+    calls.run([code for claim in claims for _, code in claim.calls])
     return [judge(claim) for claim in claims]
 
 
@@ -71,9 +69,6 @@ def judge(claim: Claim, root: Path | None = None, *, on: str | None = None) -> J
     """Work out what follows for a claim from the records below ``root``, and from running its calls.
 
     ``on`` is a machine to read instead of those that the condition names.
-
-    Raises:
-        EvidenceError: if a condition does not fit a record, or the calls cannot be run. It names the claim.
     """
     try:
         if claim.holds:
@@ -86,7 +81,7 @@ def judge(claim: Claim, root: Path | None = None, *, on: str | None = None) -> J
 
 
 def _judge_condition(claim: Claim, root: Path | None, on: str | None) -> JudgedClaim:
-    outcomes = outcomes_of(claim.calls)
+    outcomes = calls.outcomes_of(claim.calls)
     value, rests_on = expressions.evaluate(claim.holds, root, on=on, calls=outcomes)
     truths = value if isinstance(value, list | tuple) else [value]
     if not truths or not all(isinstance(truth, bool) for truth in truths):

@@ -18,10 +18,7 @@ KERNELSPEC = {"display_name": "Python 3 (ipykernel)", "language": "python", "nam
 def executed(notebook: dict[str, Any], folder: Path, timeout_s: float = 300, size: str | None = None) -> dict[str, Any]:
     """A notebook with new outputs in all of its code cells, which find their files in ``folder``.
 
-    It measures at a ``size``, ``smoke`` or ``full``; by default at that of this machine.
-
-    Raises:
-        LessonError: if a cell fails or takes too long, or if the kernel dies. The message says which cell.
+    It measures at a ``size``, ``smoke`` or ``full``; by default at that of this machine. An error names the cell.
     """
     running = nbformat.from_dict(notebook)
     client = NotebookClient(

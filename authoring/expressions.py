@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, Self
 
 from course_utils.results import store
 from course_utils.results.comparison import Case
-from course_utils.results.lessons import Lesson, LessonError, experiments, find_lesson, notebooks_root
+from course_utils.results.lessons import Lesson, experiments, notebooks_root
 from course_utils.results.paired import Interval
 from course_utils.results.rank_results import words_and_unit
 from course_utils.results.result import WORKED_BY, Result
@@ -51,20 +51,16 @@ class NotRecordedError(EvidenceError):
 class Quantity(float):
     """A number with the unit in which a text shows it, and the ends of its interval, if it has one."""
 
-    unit: str | None
+    unit: str
     low: float | None
     high: float | None
 
-    def __new__(cls, value: float, unit: str | None, low: float | None = None, high: float | None = None) -> Self:
+    def __new__(cls, value: float, unit: str, low: float | None = None, high: float | None = None) -> Self:
+        if unit not in TABLE_UNITS:
+            raise EvidenceError(f"there is no unit {unit!r}; there are: {', '.join(TABLE_UNITS)}")
         number = super().__new__(cls, value)
         number.unit, number.low, number.high = unit, low, high
         return number
-
-
-def quantity(value: float, unit: str) -> Quantity:
-    if unit not in TABLE_UNITS:
-        raise EvidenceError(f"there is no unit {unit!r}; there are: {', '.join(TABLE_UNITS)}")
-    return Quantity(value, unit)
 
 
 def in_words(value: Any, unit: str | None = None) -> str:
@@ -96,12 +92,7 @@ class RecordedExperiment(NamedTuple):
 
 
 def recorded_experiment(name: str, machine: str, root: Path | None = None) -> RecordedExperiment:
-    """An experiment as one machine has recorded it; ``root`` is where reference records are.
-
-    Raises:
-        EvidenceError: if there is no such machine or experiment, or a record is damaged.
-        NotRecordedError: if the machine lacks it.
-    """
+    """An experiment as one machine has recorded it; ``root`` is where reference records are."""
     root = root or store.reference_root()
     lesson = name.partition("/")[0]
     known = store.machines(root)
@@ -134,12 +125,8 @@ def _loaded(name: str, path: Path, *contents: bytes) -> RecordedExperiment | Non
 def _check_exists(name: str) -> None:
     """Raise if no lesson has an experiment of this name: it is misspelt, not missing."""
     slug = name.partition("/")[0]
-    try:
-        # Its file by name: all lessons would be read anew for each experiment that a machine lacks.
-        notebook = next(notebooks_root().glob(f"[0-9][0-9]_{slug}.ipynb"), None)
-        known = experiments(Lesson(0, slug, "", notebook) if notebook else find_lesson(slug))
-    except LessonError as error:
-        raise EvidenceError(f"there is no experiment {name!r}: {error}") from error
+    notebooks = notebooks_root().glob(f"[0-9][0-9]_{slug}.ipynb")
+    known = [name for path in notebooks for name in experiments(Lesson(0, slug, "", path))]
     # A text may rest on what an older edition recorded, and is judged by a learner's records, too.
     records = (store.package_root() / "records").glob(f"*/{slug}.json")
     if name not in known and not any(name in store.load_lesson(path).experiments for path in records):
@@ -181,11 +168,7 @@ def _is_recorded(node: ast.AST) -> bool:
 
 
 def experiments_in(expression: str) -> tuple[str, ...]:
-    """The experiments that an expression reads, each once and in order.
-
-    Raises:
-        EvidenceError: if the text is no expression, or reads one without naming a machine.
-    """
+    """The experiments that an expression reads, each once."""
     calls = [node for node in ast.walk(_read(expression)) if _is_recorded(node)]
     for call in calls:
         if len(call.args) + len(call.keywords) != 2:
@@ -207,10 +190,6 @@ def evaluate(expression: str, root: Path | None = None, *, on: str | None = None
 
     ``on`` is a machine to read instead of those that it names.
 
-    Raises:
-        EvidenceError: if it cannot be worked out. The message says what to do.
-        NotRecordedError: if the machine has no record of an experiment.
-
     Example:
         >>> evaluate("ms(0.0123)").value, evaluate("times(3 / 2)").value
         ('12.3 ms', '1.50 times')
@@ -224,7 +203,7 @@ def evaluate(expression: str, root: Path | None = None, *, on: str | None = None
         return found.result
 
     try:
-        value = eval(f"({expression})", {**FORMATS, "quantity": quantity, "recorded": recorded, **names})
+        value = eval(f"({expression})", {**FORMATS, "quantity": Quantity, "recorded": recorded, **names})
     except EvidenceError:
         raise
     except Exception as error:
@@ -234,11 +213,7 @@ def evaluate(expression: str, root: Path | None = None, *, on: str | None = None
 
 
 def written(value: Any, expression: str) -> str:
-    """What an expression has given, as it stands in a text.
-
-    Raises:
-        EvidenceError: if it is a number that nothing says how to write.
-    """
+    """What an expression has given, as it stands in a text; a plain number with digits says itself how to write it."""
     if isinstance(value, str | int):
         return value_text(value)
     functions = ", ".join(f"{name}(...)" for name in FORMATS)

@@ -35,9 +35,6 @@ def answer_text(lesson: LessonFile, lessons: Sequence[LessonFile], root: str) ->
     """A lesson's answer; ``root`` is the way from the text to the root of the repository, such as ``.``.
 
     Without one, nothing links our record: a learner's copy of the lessons has none beside it.
-
-    Raises:
-        EvidenceError: if there is none, or its number cannot be worked out. It names the lesson.
     """
     answer, rows = lesson.answer, published_rows(lessons)
     if answer is None:
@@ -70,9 +67,6 @@ def answer_of(slug: str, root: str) -> AnswerText:
 
 
 def rows_text(rows: Sequence[PublishedRow], says: Sequence[RowSays] = ()) -> str:
-    """What others published: one entry for each row, with its numbers, their source and what was not controlled.
-
-    ``says`` adds what rows mean for a claim, and why.
-    """
+    """What others published, row by row; ``says`` adds what rows mean for a claim, and why."""
     meant = {each.row.id: each for each in says}
     return rendered("pages/published_rows.md", rows=rows, says=meant, word=readers_word).strip()

@@ -15,7 +15,6 @@ from typing import Any
 
 from authoring import expressions
 from authoring.expressions import EvidenceError, Quantity, in_words
-from course_utils.results.table import TABLE_UNITS
 
 NOT_STATED = "not stated"
 # How names of numbers end, and what a number with that ending is in a unit of `TABLE_UNITS`.
@@ -93,8 +92,6 @@ class PublishedNumber:
     def __post_init__(self) -> None:
         if not (self.name or self.label):
             raise ValueError(f"the number {self.value} has neither a name nor a label")
-        if self.unit and self.unit not in TABLE_UNITS:
-            raise ValueError(f"there is no unit {self.unit!r}; there are: {', '.join(TABLE_UNITS)}")
 
     @property
     def printed(self) -> float | Quantity:
@@ -132,7 +129,6 @@ class PublishedRow:
 
     @property
     def device(self) -> str:
-        """The hardware, in words where the source does not name it."""
         return "hardware not stated" if self.hardware == NOT_STATED else self.hardware
 
     @property
@@ -146,11 +142,7 @@ class PublishedRow:
         return {each.name: each.printed for each in self.numbers if each.name}
 
     def evaluate(self, expression: str) -> Any:
-        """What an expression over the row's numbers gives.
-
-        Raises:
-            EvidenceError: if it cannot be worked out. It names the row.
-        """
+        """What an expression over the row's numbers gives; an error names the row."""
         try:
             return expressions.evaluate(expression, **self.names).value
         except EvidenceError as error:

@@ -127,9 +127,6 @@ def write_slides(lessons: Sequence[Lesson], folder: Path, assets: str | None = N
 
     ``assets`` is where reveal.js and MathJax are, as seen from a page, such as ``../_static``. By default they are
     copied into ``folder``, so that it can be taken elsewhere as it is.
-
-    Raises:
-        LessonError: if a lesson has no slides.
     """
     folder.mkdir(parents=True, exist_ok=True)
     if assets is None:

@@ -48,11 +48,7 @@ def claims_page(lessons: Sequence[LessonFile]) -> str:
 
 
 def number_of(claim: Claim, lessons: Sequence[LessonFile]) -> str:
-    """The number that decides a claim, and whose it is, as Markdown; empty if the claim has none.
-
-    Raises:
-        EvidenceError: if it cannot be worked out. It names the claim.
-    """
+    """The number that decides a claim, and whose it is, as Markdown; empty if the claim has none."""
     whose: dict[str, None] = {}
     rows = published_rows(lessons)
 
@@ -82,11 +78,7 @@ def _of_others(hardware: str) -> str:
 
 
 def evidence_pages(judged: Sequence[JudgedClaim], lessons: Sequence[LessonFile]) -> dict[Path, str]:
-    """The reference pages that hold evidence, and what they have to contain.
-
-    Raises:
-        BookError: if a lesson with claims has no such page, or the page has no place for it.
-    """
+    """The reference pages that hold evidence, and what they have to contain."""
     pages = {}
     for lesson in lessons:
         if own := [each for each in judged if each.claim.lesson == lesson.slug]:

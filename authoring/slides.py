@@ -31,6 +31,7 @@ from course_utils.show.page import scripts, style
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _WORDS = 60  # on a slide; the first block is shown however long it is
+_LINES = 12  # of a table or of printed text, so many fill a slide
 _CODE = r"```.*?```|`[^`]*`"
 _CODE_OR_CITATION = re.compile(rf"({_CODE})|[ \n]*\[\d+(?:, ?\d+)*\](?![(\[:\w])", re.DOTALL)
 
@@ -91,23 +92,29 @@ def _sections(markdown: str) -> Iterator[tuple[str, str]]:
 
 
 def _shown_after(cells: Sequence[dict[str, Any]], heading: str) -> Iterator[dict[str, Any]]:
-    """What the code cells right after a text put on its slide: the first stable one's outputs, or a question, or code.
-
-    Each output after the first has a slide of its own.
-    """
+    """What the code cells right after a text put on its slide: the first stable one's outputs, or a question, or code."""
     code = takewhile(lambda cell: cell["cell_type"] == "code", cells)
     code = [cell for cell in code if "hide-cell" not in cell["metadata"].get("tags", [])]
     stable = next((cell for cell in code if "stable" in cell["metadata"].get("tags", [])), None)
     if stable:
-        for index, output in enumerate(stable["outputs"]):
-            if index:
+        lines = 0
+        for output in stable["outputs"]:
+            if lines and lines + _lines_of(output) > _LINES:
                 yield _page(f"### {heading} <small>continued</small>", "subslide")
+                lines = 0
+            lines += _lines_of(output)
             metadata = {"slideshow": {"slide_type": "-"}, "tags": ["only-output"]}
             yield new_code_cell(stable["source"], metadata=metadata, outputs=[_revealed(output)])
     elif code and (prediction := asked(code[0]["source"])):
         yield _page(f"> **Your prediction?** {prediction.question}", "-")
     elif code:
         yield new_code_cell(code[0]["source"], metadata={"slideshow": {"slide_type": "-"}})
+
+
+def _lines_of(output: dict[str, Any]) -> int:
+    html = output.get("data", {}).get("text/html", "")
+    is_picture = "image/png" in output.get("data", {}) or html.startswith("<img") or "course-viewer" in html
+    return _LINES if is_picture else output.get("text", "").count("\n") + html.count("<tr")
 
 
 def _revealed(output: dict[str, Any]) -> dict[str, Any]:

@@ -61,7 +61,10 @@ def test_a_condition_names_what_it_rests_on_and_the_numbers_that_it_reads(root):
     condition = f'{COPY}[4]["pinned"].median_s < 5 and all(point.value for point in {COPY}.points)'
     value, rests_on = evaluate(condition, root)
     assert (value, list(rests_on)) == (True, [("pinned_memory/copy", "some-gpu")])
-    assert {*expressions.experiments_in(f"{condition} and {GIVEN_BACK}")} == {"pinned_memory/copy", "caching_allocator/gap"}
+    assert {*expressions.experiments_in(f"{condition} and {GIVEN_BACK}")} == {
+        "pinned_memory/copy",
+        "caching_allocator/gap",
+    }
     assert expressions.machines_in(f"{condition} and {GIVEN_BACK}") == {"'some-gpu'"}
     (number,) = expressions.numbers_of(condition, root)
     assert number == ("pinned_memory/copy[4]['pinned'].median_s", "some-gpu", "4.00 s")
@@ -70,7 +73,9 @@ def test_a_condition_names_what_it_rests_on_and_the_numbers_that_it_reads(root):
 
 
 def test_another_machine_can_take_the_place_of_the_named_one(root):
-    made_up_records.write(root, made_up_records.CPU, [made_up_records.table("caching_allocator/gap", [{"a": 1, "b": 2}])])
+    made_up_records.write(
+        root, made_up_records.CPU, [made_up_records.table("caching_allocator/gap", [{"a": 1, "b": 2}])]
+    )
     elsewhere = 'recorded("caching_allocator/gap", "nowhere").rows[0][1]'
     value, rests_on = evaluate(elsewhere, root, on="some-cpu")
     assert (value, [*rests_on]) == (2, [("caching_allocator/gap", "some-cpu")])
@@ -94,7 +99,10 @@ def test_in_words_has_the_words_of_the_house():
     for case in cases:
         assert ("the baseline" if case.is_baseline else shown[case.verdict]) in in_words(case)
     assert (in_words(False), in_words(None), in_words(0.25, "percent")) == ("no", "–", "25%")
-    assert (in_words(Quantity(0.25, "percent")), in_words(Quantity(2, "ratio", 1, 4))) == ("25%", "2.00 (1.000 to 4.00)")
+    assert (in_words(Quantity(0.25, "percent")), in_words(Quantity(2, "ratio", 1, 4))) == (
+        "25%",
+        "2.00 (1.000 to 4.00)",
+    )
     with pytest.raises(EvidenceError, match="a whole Comparison"):
         in_words(recorded("torch_compile/mlp"))
 

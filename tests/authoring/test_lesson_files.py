@@ -73,7 +73,9 @@ def small_course(tmp_path: Path) -> Path:
     lesson = read_notebook(ROOT / f"notebooks/{file_name('measuring')}.ipynb")
     cells = [{**cell, "metadata": {}, "outputs": []} for cell in lesson["cells"] if cell["cell_type"] == "code"]
     save(course / "notebooks/00_measuring.ipynb", text("# 00 · Measuring\n\nNext: nothing."), *cells)
-    (course / "README.md").write_text("# A course\n\n" + MARKS.format("card") + MARKS.format("lessons"), encoding="utf-8")
+    (course / "README.md").write_text(
+        "# A course\n\n" + MARKS.format("card") + MARKS.format("lessons"), encoding="utf-8"
+    )
     return course
 
 

@@ -78,19 +78,14 @@ def problems_of_experiments(cells: Sequence[Cell], lesson: Lesson, known: Iterab
         yield "no cell tagged stable shows recorded(...)"
 
 
-def problems_of_anatomy(lesson: Lesson, known: Iterable[str]) -> list[str]:
-    """All that is wrong with a lesson's notebook."""
-    return [*lesson_form.problems(lesson), *problems_of_experiments(cut(lesson.path), lesson, known)]
-
-
 # The lessons
 
 each_lesson = pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: lesson.name)
 
 
 @each_lesson
-def test_anatomy_and_normal_form(lesson: Lesson):
-    problems = problems_of_anatomy(lesson, known=KNOWN)
+def test_anatomy_and_form(lesson: Lesson):
+    problems = [*lesson_form.problems(lesson), *problems_of_experiments(cut(lesson.path), lesson, KNOWN)]
     problems += check(lesson.path)
     assert not problems, "\n".join([lesson.path.name, *problems])
 

@@ -82,7 +82,11 @@ def test_rows_answer_where_no_record_of_ours_does(lesson, tmp_path):
     (claim,) = lesson([ROW], CLAIM).claims
     judged = judge(claim, tmp_path)
     assert (judged.verdict, faults([judged])) == ("published", [])
-    against = {**ROW, "id": "other", "numbers": [{"name": "pinned_ms", "value": 6}, {"name": "pageable_ms", "value": 2}]}
+    against = {
+        **ROW,
+        "id": "other",
+        "numbers": [{"name": "pinned_ms", "value": 6}, {"name": "pageable_ms", "value": 2}],
+    }
     says = {"row": "other", "refuted": "pinned_ms > pageable_ms"}
     (claim,) = lesson([against], CLAIM | {"published": [says], "contradicted": True}).claims
     assert (judge(claim, tmp_path).verdict, claim.word, claim.is_by_others) == ("published otherwise", "No", True)

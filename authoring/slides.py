@@ -92,7 +92,7 @@ def _sections(markdown: str) -> Iterator[tuple[str, str]]:
 
 
 def _shown_after(cells: Sequence[dict[str, Any]], heading: str) -> Iterator[dict[str, Any]]:
-    """What the code cells right after a text put on its slide: the first stable one's outputs, or a question, or code."""
+    """What the code cells right after a text put on its slide: outputs of the first stable one, a question, or code."""
     code = takewhile(lambda cell: cell["cell_type"] == "code", cells)
     code = [cell for cell in code if "hide-cell" not in cell["metadata"].get("tags", [])]
     stable = next((cell for cell in code if "stable" in cell["metadata"].get("tags", [])), None)

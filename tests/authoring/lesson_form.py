@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from authoring.markdown_texts import ANCHOR
 from authoring.figures_in_text import lesson_minutes, shown_minutes
+from authoring.markdown_texts import ANCHOR
 from authoring.slides import slides_notebook
 from course_utils.results.lessons import Lesson, find_lessons
 from course_utils.results.notebook_files import read_notebook

@@ -114,7 +114,7 @@ def test_numbers_that_do_not_bear_out_what_a_row_is_said_to_say_are_a_fault(cond
 
 def test_a_condition_on_a_row_that_is_no_condition_names_the_row(lesson, tmp_path):
     wrong = CLAIM | {"published": [{"row": "somebody_gpu", "confirmed": "pinned_ms"}]}
-    with pytest.raises(EvidenceError, match="published somebody_gpu: 'pinned_ms' is 0.002, and not true or false"):
+    with pytest.raises(EvidenceError, match=r"published somebody_gpu: 'pinned_ms' is 0\.002, and not true or false"):
         faults([judge(lesson([ROW], wrong).claims[0], tmp_path)])
 
 

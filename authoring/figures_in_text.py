@@ -71,7 +71,6 @@ def lesson_minutes(lesson: Lesson, records: Path | None = None) -> float:
 
 
 def shown_minutes(minutes: float) -> int:
-    """Minutes as readers see them: to the next five."""
     return max(5, 5 * round(minutes / 5))
 
 

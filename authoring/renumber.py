@@ -28,7 +28,7 @@ _TEXTS = (
     *("README.md", "CONTRIBUTING.md", "book/*.md", "book/reference/*.md", "course_utils/lessons/*/*.yml"),
     *("notebooks/*.ipynb", "tests/seconds.json"),
 )
-_NAME = re.compile(r"(?:(?P<number>\d\d)_)?(?P<slug>[a-z][a-z0-9_]*)")
+_NAME = re.compile(r"(?:\d\d_)?(?P<slug>[a-z][a-z0-9_]*)")
 _MENTION = re.compile(
     r"\[(?P<words>[^\[\]]*)\](?P<way>\([^()\s]*?\b)\d\d_(?P<linked>[a-z][a-z0-9_]*)\.ipynb(?P<anchor>#\d\d-)?"
     r"|\b\d\d_(?P<slug>[a-z][a-z0-9_]*)"
@@ -84,16 +84,11 @@ def renumbered(root: Path = ROOT) -> RenumberedFiles:
 def _notebooks(folder: Path, lessons: Mapping[str, LessonFile]) -> dict[Path, str]:
     """The lesson of each notebook; it is called NN_slug.ipynb, or slug.ipynb where it is new."""
     found: dict[Path, str] = {}
-    numbers: dict[str, Path] = {}
     for path in sorted(folder.glob("*.ipynb")):
         match = _NAME.fullmatch(path.stem)
         if match is None or match["slug"] not in lessons or match["slug"] in found.values():
             raise RenumberError(
                 f"{path.name} is no lesson of order.yml, or a second notebook of one: correct its name or the list."
-            )
-        if match["number"] and (other := numbers.setdefault(match["number"], path)) != path:
-            raise RenumberError(
-                f"{other.name} and {path.name} have the same number: call the new one {match['slug']}.ipynb."
             )
         found[path] = match["slug"]
     return found

@@ -29,7 +29,6 @@ SLIDES = "slides"  # where the book has them
 
 @cache
 def plans() -> dict[str, Any]:
-    """What ``book/instructors.yml`` holds."""
     return yaml.safe_load(_PLANS.read_text(encoding="utf-8"))
 
 

@@ -25,7 +25,6 @@ _BRACES = re.compile(r"\{((?:[^{}]|\{[^{}]*\})*)\}")
 
 
 def badge(word: str) -> str:
-    """A verdict with its sign."""
     return f'<span class="claim-verdict claim-{word.lower()}">{SIGNS[word]} {word}</span>'
 
 

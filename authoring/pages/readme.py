@@ -19,7 +19,6 @@ CARD = "your_own_program/card"
 
 
 def readme(lessons: Sequence[LessonFile]) -> str:
-    """README.md with its generated parts as they have to be."""
     text = fill(README.read_text(encoding="utf-8"), "card", card_text())
     return fill(text, "lessons", lessons_table(lessons))
 

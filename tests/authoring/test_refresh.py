@@ -13,7 +13,7 @@ import pytest
 
 from authoring.claims import judge, judge_all
 from authoring.lesson_files import load_lessons
-from authoring.pages import build, generated, refresh, stored_outputs
+from authoring.pages import build, generated, refresh
 from course_utils.lesson_order import file_name
 from tests.made_up_records import edit_record
 from tools import verbs
@@ -36,10 +36,10 @@ def test_the_repository_is_at_most_25_mb():
 
 
 def test_a_record_that_is_edited_or_gone_is_noticed(records: Path):
-    assert stored_outputs.stale_notebooks(LESSONS) == []
+    assert refresh.stale_notebooks(LESSONS) == []
     path = next(records.glob("*/pinned_memory.json"))
     edit_record(path, lambda experiments: experiments.pop("pinned_memory/arrived_batch"))
-    assert [lesson.slug for lesson in stored_outputs.stale_notebooks(LESSONS)] == ["pinned_memory"]
+    assert [lesson.slug for lesson in refresh.stale_notebooks(LESSONS)] == ["pinned_memory"]
     for path in records.glob("*/caching_allocator.json"):
         path.unlink()
     with pytest.raises(generated.BookError, match=r"no machine has a record of .*caching_allocator/gap") as stopped:

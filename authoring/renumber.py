@@ -37,7 +37,7 @@ _MENTION = re.compile(
 _IN_WORDS = re.compile(r"^\d\d(?=$| · )|(?<=^\*\*)\d\d(?= · )|(?<=[Ll]esson\s)\d\d\b|(?<=[Ll]essons\s)\d\d\b")
 # In a notebook's file: its title and its anchors, and the line that leads on.
 _OF_ITSELF = re.compile(r'(?P<before>"# |<a id=\\"|\]\(#)\d\d(?= · |-)')
-_NEXT = re.compile(r'(?<="Next: )\[[^\]]*\]\(\d\d_(?P<slug>\w+)\.ipynb\)[^"]*?(?=(?:\\n)?")')
+_NEXT = re.compile(r'(?<="Next: )\[[^\]]*\]\(\d\d_(?P<slug>\w+)\.ipynb\)(?:\\.|[^"\\])*?(?=(?:\\n)?")')
 
 
 class RenumberError(ValueError):

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import NamedTuple, NewType
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.version import Version
 
 from authoring.expressions import EvidenceError
 from course_utils.results.files import write_whole
@@ -97,7 +98,8 @@ class TorchFact:
     def expected(self, torch_version: str) -> str | None:
         """How the code must end, or the message that it must give, with a version of torch; None if nothing is said."""
         stated = (self.ends or self.message or {}).items()
-        return next((text for versions, text in stated if SpecifierSet(versions).contains(torch_version, True)), None)
+        released = Version(torch_version).base_version  # a nightly 2.15 is one, too
+        return next((text for versions, text in stated if SpecifierSet(versions).contains(released)), None)
 
 
 class Ended(NamedTuple):

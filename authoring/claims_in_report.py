@@ -20,8 +20,11 @@ def judged_here() -> Iterator[JudgedClaim]:
     root = store.results_root()
     for claim in claims.load_claims():
         if claim.experiments and not claim.calls and len(machines_in(claim.holds)) == 1:
+            lessons = {name.partition("/")[0] for name in claim.experiments}
             for machine in store.machines(root):
-                # It lacks a record, or is of another kind than the claim speaks of.
+                if not all((root / machine / f"{lesson}.json").is_file() for lesson in lessons):
+                    continue
+                # It lacks an experiment, or is of another kind than the claim speaks of.
                 with contextlib.suppress(NotRecordedError, claims.OtherDeviceError):
                     yield claims.judge(claim, root, on=machine)
 

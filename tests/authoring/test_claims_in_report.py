@@ -21,6 +21,7 @@ def own_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     environment = dataclasses.replace(record.environment, machine="a-machine-of-mine")
     store.save_lesson(dataclasses.replace(record, environment=environment), tmp_path / "results")
     monkeypatch.setenv("COURSE_RESULTS", str(tmp_path / "results"))
+    monkeypatch.setenv("COURSE_REFERENCE_ROOT", str(tmp_path / "no-references"))  # a report of all takes a minute
     return tmp_path / "results" / "a-machine-of-mine" / "fsdp.json"
 
 

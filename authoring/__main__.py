@@ -7,34 +7,28 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from authoring import demo, demo_lab, slides, teaching
-from authoring.evidence import EvidenceError
-from authoring.report import claims_section
+from authoring import demo, slides, teaching
+from authoring.claims_in_report import claims_section
+from authoring.expressions import EvidenceError
 from course_utils.commands import CommandError, report_page
 from course_utils.files import write_whole
 from course_utils.lesson_notebooks import LessonError, find_lesson, find_lessons, notebooks_root
 from course_utils.results.store import RecordError
-
-_LESSON = "number, name or file of a lesson"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m authoring", description="Teach with the lessons.")
     verbs = parser.add_subparsers(metavar="VERB", required=True)
 
-    words = "open a lesson's five-minute path in JupyterLab, in large type"
-    about = "It is a copy in workspace/demo/, and needs no network and no GPU. Other options, such as --no-browser and "
-    about = f"O{words[1:]}. {about}--port=9999, go to JupyterLab."
-    verb = verbs.add_parser("demo", help=words, description=about)
-    verb.add_argument("lesson", metavar="LESSON", help=_LESSON)
+    about = "open a lesson's five-minute path in JupyterLab, in large type; other options go to JupyterLab"
+    verb = verbs.add_parser("demo", help=about, description=about)
+    verb.add_argument("lesson", metavar="LESSON", help="number, name or file of a lesson")
     verb.add_argument("--new", action="store_true", help="make the copy anew, also if you have edited it")
-    verb.add_argument("--time", action="store_true", help="open nothing: time its cells, for notes and slides")
     verb.set_defaults(run=_demo)
 
-    words = "write the slides of lessons, as pages that need no network"
-    about = f"W{words[1:]}. One page each; the folder can be taken elsewhere."
-    verb = verbs.add_parser("slides", help=words, description=about)
-    verb.add_argument("lessons", nargs="*", metavar="LESSON", help=f"{_LESSON}; default: all")
+    about = "write the slides of lessons, as pages that need no network"
+    verb = verbs.add_parser("slides", help=about, description=about)
+    verb.add_argument("lessons", nargs="*", metavar="LESSON", help="default: all")
     verb.add_argument("--output", type=Path, metavar="FOLDER", help="default: slides/ beside the notebooks")
     verb.set_defaults(run=_slides)
 
@@ -56,9 +50,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _demo(options: argparse.Namespace, for_jupyterlab: Sequence[str]) -> int:
     lesson = find_lesson(options.lesson)
-    if options.time:
-        print(demo.time_demo(lesson))
-        return 0
     folder = notebooks_root().absolute().parent / "workspace" / "demo"
     path = folder / lesson.path.name
     if path.is_file() and not options.new and demo.is_edited(path):
@@ -68,7 +59,7 @@ def _demo(options: argparse.Namespace, for_jupyterlab: Sequence[str]) -> int:
     notes = path.with_suffix(".notes.md")
     write_whole(notes, teaching.presenter_notes(lesson))
     print(f"Your notes, for another screen than the room's: {notes}")
-    return demo_lab.open_demo(path, [argument for argument in for_jupyterlab if argument != "--"])
+    return demo.open_demo(path, [argument for argument in for_jupyterlab if argument != "--"])
 
 
 def _slides(options: argparse.Namespace, _: Sequence[str]) -> int:

@@ -10,7 +10,6 @@ import contextlib
 import functools
 import json
 import platform
-import re
 import subprocess
 import sys
 import tempfile
@@ -20,7 +19,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import NamedTuple, NewType
 
-from authoring.evidence import EvidenceError
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.version import Version
+
+from authoring.expressions import EvidenceError
 from course_utils.files import write_whole
 
 Code = NewType("Code", str)  # its lines and spaces count
@@ -62,12 +64,11 @@ json.dump(ended, sys.stdout)
 _TIMEOUT_S = 300
 _KEPT = Path(__file__).resolve().parents[1] / ".cache" / "calls.json"
 _READY = "import torch\nfrom torch import nn\nfrom torch.nn import functional as F\n"
-_FROM_OR_BELOW = re.compile(r"(?P<way>>=|<)(?P<version>\d+\.\d+)")
 _ended: dict[str, list[str]] = {}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fact:
+class TorchFact:
     """What a lesson states of torch: code, and how it must end, by the version of torch (``""``: in all).
 
     The code has `torch`, `nn` and `F`, and what ``before`` defines. It ends with the ``repr`` of its last expression,
@@ -84,19 +85,21 @@ class Fact:
     def __post_init__(self) -> None:
         if bool(self.ends) == bool(self.message) or bool(self.says) == bool(self.message):
             raise ValueError("a fact has says: and ends:, or the message: that the lesson quotes")
-        for condition in self.ends or self.message or ():
-            if condition and not _FROM_OR_BELOW.fullmatch(condition):
-                raise ValueError(f"{condition!r} names no versions of torch: write them as '>=2.15' or '<2.15'")
+        for versions in self.ends or self.message or ():
+            try:
+                SpecifierSet(versions)
+            except InvalidSpecifier as error:
+                raise ValueError(f"{versions!r} names no versions: write them as '>=2.15' or '<2.15'") from error
 
     @property
     def whole_code(self) -> str:
-        """What is run."""
         return f"{_READY}{self.before}\n{self.code}"
 
     def expected(self, torch_version: str) -> str | None:
         """How the code must end, or the message that it must give, with a version of torch; None if nothing is said."""
         stated = (self.ends or self.message or {}).items()
-        return next((text for condition, text in stated if _is_for(condition, torch_version)), None)
+        released = Version(torch_version).base_version  # a nightly 2.15 is one, too
+        return next((text for versions, text in stated if SpecifierSet(versions).contains(released)), None)
 
 
 class Ended(NamedTuple):
@@ -111,17 +114,6 @@ class Ended(NamedTuple):
         return self.notes[0] if self.notes else "works"
 
 
-def _is_for(condition: str, torch_version: str) -> bool:
-    if not condition:
-        return True
-    way, than = _FROM_OR_BELOW.fullmatch(condition).group("way", "version")
-    return (_numbers(torch_version) >= _numbers(than)) == (way == ">=")
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(map(int, text.split(".")[:2]))
-
-
 @functools.cache
 def _versions() -> str:
     """What may change how a call ends."""
@@ -134,21 +126,15 @@ def _versions() -> str:
 
 def outcomes_of(calls: Iterable[tuple[str, str]]) -> dict[str, str]:
     """Run calls, each once and all together in one process, and say by name how each ended, in one line."""
-    calls = list(calls)
-    ends = run([code for _, code in calls])
-    return {name: ended.how for (name, _), ended in zip(calls, ends, strict=True)}
+    calls = dict(calls)
+    return dict(zip(calls, (ended.how for ended in run([*calls.values()])), strict=True))
 
 
 def run(codes: Sequence[str]) -> list[Ended]:
-    """Run codes that have not been run before, all together in one process, and say how each ended.
-
-    Raises:
-        EvidenceError: if they cannot be run: one ends the process, or all take too long.
-    """
+    """Run codes that have not been run before, all together in one process, and say how each ended."""
     if any(code not in _ended for code in codes):
         _ended.update(_kept())
-    new = list(dict.fromkeys(code for code in codes if code not in _ended))
-    if new:
+    if new := list(dict.fromkeys(code for code in codes if code not in _ended)):
         _ended.update(zip(new, _run(new), strict=True))
         with contextlib.suppress(OSError):
             ended = {code: how for code, how in _ended.items() if "course_utils" not in code}
@@ -174,7 +160,7 @@ def _run(codes: list[str]) -> list[list[str]]:
     return [[" ".join(text.split()) for text in ended] for ended in json.loads(runner.stdout)]
 
 
-def faults(lesson: str, facts: Sequence[Fact], torch_version: str | None = None) -> list[str]:
+def faults(lesson: str, facts: Sequence[TorchFact], torch_version: str | None = None) -> list[str]:
     """One message for each fact of a lesson that this torch does not bear out: what it says, its code, how it ended."""
     torch_version = torch_version or version("torch")
     stated = [(fact, expected) for fact in facts if (expected := fact.expected(torch_version)) is not None]

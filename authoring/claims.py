@@ -9,45 +9,43 @@ without any, the claim is open.
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from authoring import evidence, expressions
-from authoring.calls import outcomes_of
-from authoring.evidence import EvidenceError, NotRecordedError, Recorded
+from authoring import calls, expressions
+from authoring.expressions import EvidenceError, RecordedExperiment
 from authoring.lesson_files import Claim, LessonFile, load_lessons
 from authoring.published import RowSays, word_of
-from authoring.verdicts import OTHERWISE, RULED
+from authoring.verdict_words import RULED
 from course_utils.results.environment import Environment
 
 SPEAKS_OF = {"any": "any machine", "CPU": "a CPU", "CUDA": "a CUDA GPU", "two GPUs": "two CUDA GPUs"}
 
 
+class OtherDeviceError(EvidenceError):
+    """A record is of another kind of machine than the claim speaks of."""
+
+
 @dataclass(frozen=True)
-class MachineJudgement:
-    """What one machine's records say."""
+class MachineEvidence:
+    """What a verdict rests on of one machine."""
 
     machine: str
     caption: str
-    verdict: str
-    is_measured: bool = True  # or worked out, or simulated there
-    numbers: tuple[tuple[str, str], ...] = ()  # labels and words
-    notices: tuple[str, ...] = ()  # what a reader must know, such as code that has changed since
-    lesson: str = ""  # whose record it is, if not the claim's own
+    lesson: str  # whose record it is
+    numbers: tuple[tuple[str, str], ...]  # labels and words
+    notices: tuple[str, ...]  # what a reader must know, such as code that has changed since
 
 
 @dataclass(frozen=True)
-class Judgement:
-    """What follows for a claim; the verdict is the word that readers see."""
+class JudgedClaim:
+    """A claim with the verdict that follows, and what it follows from."""
 
     claim: Claim
     verdict: str
-    machines: tuple[MachineJudgement, ...] = ()
-    outcomes: Mapping[str, str] = dataclasses.field(default_factory=dict)  # how its calls ended, by name
+    machines: tuple[MachineEvidence, ...] = ()
+    outcomes: Mapping[str, str] = field(default_factory=dict)  # how its calls ended, by name
 
     @property
     def disagreeing(self) -> tuple[RowSays, ...]:
@@ -57,99 +55,68 @@ class Judgement:
 
 
 def load_claims(lessons: Iterable[LessonFile] | None = None) -> list[Claim]:
-    """All claims of the lessons, in the lessons' order."""
     return [claim for lesson in lessons or load_lessons() for claim in lesson.claims]
 
 
-def judge(claim: Claim, root: Path | None = None) -> Judgement:
-    """Work out what follows for a claim from the records below ``root``, and from running its calls.
-
-    Raises:
-        EvidenceError: if a rule does not fit a record, or the calls cannot be run. It names the claim.
-    """
-    try:
-        return _judged(claim, root)
-    except EvidenceError as error:
-        raise EvidenceError(f"{claim.id}: {error}") from error
-
-
-def judge_all(lessons: Iterable[LessonFile] | None = None) -> list[Judgement]:
+def judge_all(lessons: Iterable[LessonFile] | None = None) -> list[JudgedClaim]:
     """Judge every claim of the ledger; all calls run in one process."""
     claims = load_claims(lessons)
-    outcomes_of(call for claim in claims for call in claim.calls)
+    calls.run([code for claim in claims for _, code in claim.calls])
     return [judge(claim) for claim in claims]
 
 
-def _judged(claim: Claim, root: Path | None) -> Judgement:
-    if claim.holds:
-        outcomes = outcomes_of(claim.calls)
-        value, rests_on = expressions.evaluate(claim.holds, root, calls=outcomes)
-        verdict = _word_for(value, claim)
-        machines = tuple(
-            _judge_condition(claim, machine, verdict, rests_on, root, calls=outcomes)
-            for machine in dict.fromkeys(machine for _, machine in rests_on)
-        )
-        return Judgement(claim, verdict, machines, outcomes)
-    if claim.verdict in ("documented", OTHERWISE["documented"]):
-        return Judgement(claim, claim.verdict)
-    return Judgement(claim, word_of(claim.published) if claim.published else "open")
+def judge(claim: Claim, root: Path | None = None, *, on: str | None = None) -> JudgedClaim:
+    """Work out what follows for a claim from the records below ``root``, and from running its calls.
 
-
-def _judge_condition(
-    claim: Claim, machine: str, verdict: str, rests_on: expressions.RestsOn, root: Path | None, **names: Any
-) -> MachineJudgement:
-    """What a machine has to do with the verdict of a condition: its numbers, and whether it may decide at all."""
-    read = {name: each for (name, where), each in rests_on.items() if where == machine}
-    if wrong := [name for name, each in read.items() if not _is_of(each.record.environment, claim.speaks_of)]:
-        raise EvidenceError(
-            f"speaks of {SPEAKS_OF[claim.speaks_of]}, and {', '.join(wrong)} on {machine} is no record of one: "
-            "name another machine under holds:, or correct speaks_of:."
-        )
-    numbers = expressions.numbers_of(claim.holds, root, **names)
-    shown = tuple((f"`{label}`", words) for label, where, words in numbers if where == machine)
-    said = evidence.newest_result(read.values())
-    lesson = said.name.partition("/")[0]
-    return MachineJudgement(machine, said.caption, verdict, said.is_measured, shown, _changed(read, machine), lesson)
-
-
-def judged_by(claim: Claim, machine: str, root: Path) -> MachineJudgement | None:
-    """What a plain condition gives on a machine below ``root`` in place of the one that it names.
-
-    None if the machine lacks a record of it, is of another class than is spoken of, or the condition names several.
+    ``on`` is a machine to read instead of those that the condition names.
     """
-    with contextlib.suppress(NotRecordedError):
-        value, rests_on = expressions.evaluate(claim.holds, root, on=machine)
-        may_decide = all(_is_of(each.record.environment, claim.speaks_of) for each in rests_on.values())
-        if may_decide and len(expressions.machines_in(claim.holds)) == 1:
-            return _judge_condition(claim, machine, _word_for(value, claim), rests_on, root, on=machine)
-    return None
+    try:
+        if claim.holds:
+            return _judge_condition(claim, root, on)
+        if claim.verdict.startswith("documented"):
+            return JudgedClaim(claim, claim.verdict)
+        return JudgedClaim(claim, word_of(claim.published) if claim.published else "open")
+    except EvidenceError as error:
+        raise type(error)(f"{claim.id}: {error}") from error
 
 
-def _word_for(value: Any, claim: Claim) -> str:
-    """The verdict that a condition gives: of a list of conditions, all, some or none may hold."""
+def _judge_condition(claim: Claim, root: Path | None, on: str | None) -> JudgedClaim:
+    outcomes = calls.outcomes_of(claim.calls)
+    value, rests_on = expressions.evaluate(claim.holds, root, on=on, calls=outcomes)
     truths = value if isinstance(value, list | tuple) else [value]
     if not truths or not all(isinstance(truth, bool) for truth in truths):
         raise EvidenceError(
             f"{claim.holds!r} is {value!r}, and not true or false: write a condition, or a list of them."
         )
-    if any(truths):
-        return "confirmed" if all(truths) else "depends"
-    # A call that is gone refutes the claim, and the ledger has a kinder word for it.
-    return claim.verdict if claim.verdict == "outdated API" else "refuted"
+    verdict = ("confirmed" if all(truths) else "depends") if any(truths) else "refuted"
+    numbers = [*expressions.numbers_of(claim.holds, root, on=on, calls=outcomes)]
+    machines = []
+    for machine in dict.fromkeys(machine for _, machine in rests_on):
+        read = {name: each for (name, where), each in rests_on.items() if where == machine}
+        _check_devices(claim, machine, read)
+        said = expressions.newest_result(read.values())
+        shown = tuple((f"`{label}`", words) for label, where, words in numbers if where == machine)
+        changed = [name for name, each in read.items() if each.is_of_other_code]
+        notices = tuple(f"The code of {name} has changed since {machine} recorded it." for name in changed)
+        machines.append(MachineEvidence(machine, said.caption, said.name.partition("/")[0], shown, notices))
+    return JudgedClaim(claim, verdict, tuple(machines), outcomes)
+
+
+def _check_devices(claim: Claim, machine: str, read: Mapping[str, RecordedExperiment]) -> None:
+    """A CPU never decides about GPUs, and one GPU never about two."""
+    if wrong := [name for name, each in read.items() if not _is_of(each.record.environment, claim.speaks_of)]:
+        raise OtherDeviceError(
+            f"speaks of {SPEAKS_OF[claim.speaks_of]}, and {', '.join(wrong)} on {machine} is no record of one: "
+            "name another machine under holds:, or correct speaks_of:."
+        )
 
 
 def _is_of(environment: Environment, speaks_of: str) -> bool:
-    """A CPU never decides about GPUs, and one GPU never about two."""
     if speaks_of == "any":
         return True
     if speaks_of == "CPU":
         return environment.device_kind == "cpu"
     return environment.device_kind == "cuda" and environment.gpu_count >= (2 if speaks_of == "two GPUs" else 1)
-
-
-def _changed(experiments: Mapping[str, Recorded], machine: str) -> tuple[str, ...]:
-    other_code = [name for name, recorded in experiments.items() if recorded.is_of_other_code]
-    return tuple(f"The code of {name} has changed since {machine} recorded it." for name in other_code)
 
 
 # What parts from the data
@@ -158,29 +125,29 @@ def _changed(experiments: Mapping[str, Recorded], machine: str) -> tuple[str, ..
 _ADVICE = "Correct the verdict and its sentence in lesson.yml and in the lesson, or look at the record."
 
 
-def faults(judgements: Iterable[Judgement]) -> list[str]:
+def faults(judged: Iterable[JudgedClaim]) -> list[str]:
     """Every place in which a stated verdict and the data part: the claim, its sentence, and what follows instead."""
     return [
-        f'{judgement.claim.id} · {judgement.claim.claim.rstrip(".")}: "{judgement.claim.sentence}" '
+        f'{each.claim.id} · {each.claim.claim.rstrip(".")}: "{each.claim.sentence}" '
         f"The ledger states {fault}. {_ADVICE}"
-        for judgement in judgements
-        for fault in _faults_of(judgement)
+        for each in judged
+        for fault in _faults_of(each)
     ]
 
 
-def _faults_of(judgement: Judgement) -> Iterator[str]:
-    claim = judgement.claim
+def _faults_of(judged: JudgedClaim) -> Iterator[str]:
+    claim = judged.claim
     for says in claim.published:
         if not says.holds:
             yield (
                 f"that the published row {says.row.id!r} says {says.verdict!r}, "
                 f"but its numbers do not bear out {says.condition!r}"
             )
-    if judgement.verdict != claim.verdict:
-        read = [f"{name} on {each.machine} is {words}" for each in judgement.machines for name, words in each.numbers]
+    if judged.verdict != claim.verdict:
+        read = [f"{name} on {each.machine} is {words}" for each in judged.machines for name, words in each.numbers]
         reasons = [f"holds: {claim.holds}", *read] if claim.holds else []
         if not read:
-            reasons += [f"the call {name!r} {outcome}" for name, outcome in judgement.outcomes.items()]
+            reasons += [f"the call {name!r} {outcome}" for name, outcome in judged.outcomes.items()]
         reasons += [f"the published row {says.row.id} says {says.verdict!r}" for says in claim.published]
-        follows = f"what it rests on gives {judgement.verdict!r}"
+        follows = f"what it rests on gives {judged.verdict!r}"
         yield f"{claim.verdict!r} but {follows}: {'; '.join(reasons) or 'nothing'}"

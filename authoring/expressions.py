@@ -14,14 +14,20 @@ from __future__ import annotations
 
 import ast
 import contextlib
-from collections.abc import Callable, Iterator
+import functools
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
-from authoring import evidence
-from authoring.evidence import EvidenceError, Recorded, quantity
+from course_utils.lesson_notebooks import Lesson, experiments, notebooks_root
+from course_utils.results import store
+from course_utils.results.comparison import Case
+from course_utils.results.paired import Interval
 from course_utils.results.rank_results import words_and_unit
-from course_utils.show.formats import format_percent, format_ratio, is_number, three_digits, value_text
+from course_utils.results.result import WORKED_BY, Result
+from course_utils.results.table import TABLE_UNITS
+from course_utils.show.formats import format_interval, format_percent, format_ratio, is_number, three_digits, value_text
+from course_utils.show.suggestions import did_you_mean, typed
 
 FORMATS: dict[str, Callable[[float], str]] = {
     "us": lambda seconds: f"{three_digits(1e6 * seconds)} µs",
@@ -31,11 +37,113 @@ FORMATS: dict[str, Callable[[float], str]] = {
     "gib": lambda bytes_: f"{three_digits(bytes_ / 2**30)} GiB",
     "times": lambda ratio: f"{format_ratio(ratio)} times",
 }
-_FUNCTIONS = {**FORMATS, "quantity": quantity}
 _HOW_TO_NAME = 'recorded("lesson/experiment", "machine")'
 
 
-RestsOn = dict[tuple[str, str], Recorded]
+class EvidenceError(ValueError):
+    """An expression that cannot be read or worked out. The message says what to do."""
+
+
+class NotRecordedError(EvidenceError):
+    """An expression reads an experiment that the machine has not recorded."""
+
+
+class Quantity(float):
+    """A number with the unit in which a text shows it, and the ends of its interval, if it has one."""
+
+    unit: str
+    low: float | None
+    high: float | None
+
+    def __new__(cls, value: float, unit: str, low: float | None = None, high: float | None = None) -> Self:
+        if unit not in TABLE_UNITS:
+            raise EvidenceError(f"there is no unit {unit!r}; there are: {', '.join(TABLE_UNITS)}")
+        number = super().__new__(cls, value)
+        number.unit, number.low, number.high = unit, low, high
+        return number
+
+
+def in_words(value: Any, unit: str | None = None) -> str:
+    """A value as it stands in a text, with the digits that the course's tables use.
+
+    Example:
+        >>> in_words(0.0123, "s"), in_words(3), in_words(Quantity(1.5, "ratio", 1.4, 1.6))
+        ('12.3 ms', '3', '1.50 (1.40 to 1.60)')
+    """
+    if isinstance(value, Case):
+        return value.in_words()
+    if isinstance(value, Quantity):
+        words = value_text(float(value), value.unit)
+        return words if value.low is None else f"{words} ({format_interval(Interval(value.low, value.high, 0.99))})"
+    if value is None or isinstance(value, str | bool | int | float):
+        return value_text(value, unit)
+    raise EvidenceError(f"a whole {type(value).__name__} does not fit into a text: name the case or the number of it")
+
+
+# Records
+
+
+class RecordedExperiment(NamedTuple):
+    """An experiment as a machine has recorded it."""
+
+    record: store.LessonRecord
+    result: Any
+    is_of_other_code: bool  # than the notebook has now
+
+
+def recorded_experiment(name: str, machine: str, root: Path | None = None) -> RecordedExperiment:
+    """An experiment as one machine has recorded it; ``root`` is where reference records are."""
+    root = root or store.reference_root()
+    lesson = name.partition("/")[0]
+    known = store.machines(root)
+    try:
+        machine = store.machine_named(machine, known, {path.parent.name for path in root.glob(f"*/{lesson}.json")})
+    except store.RecordError as error:
+        raise EvidenceError(str(error)) from error
+    path = store.record_path(root, machine, lesson)
+    files = [path, *notebooks_root().glob(f"[0-9][0-9]_{lesson}.ipynb")]
+    contents = [file.read_bytes() for file in files if file.is_file()]
+    if found := _loaded(name, path, *contents) if path.is_file() else None:
+        return found
+    _check_exists(name)
+    raise NotRecordedError(f"{name}: not recorded on {machine}. Run {typed(f'record {lesson} --reference')} there.")
+
+
+@functools.lru_cache(maxsize=1024)
+def _loaded(name: str, path: Path, *contents: bytes) -> RecordedExperiment | None:
+    """An experiment; None if it is not there. Other ``contents`` are read again."""
+    del contents
+    try:
+        record = store.load_lesson(path)
+        if name not in record.experiments:
+            return None
+        return RecordedExperiment(record, record.result(name), store.code_has_changed(record, name))
+    except store.RecordError as error:
+        raise EvidenceError(str(error)) from error
+
+
+def _check_exists(name: str) -> None:
+    """Raise if no lesson has an experiment of this name: it is misspelt, not missing."""
+    slug = name.partition("/")[0]
+    notebooks = notebooks_root().glob(f"[0-9][0-9]_{slug}.ipynb")
+    known = [name for path in notebooks for name in experiments(Lesson(0, slug, "", path))]
+    # A text may rest on what an older edition recorded, and is judged by a learner's records, too.
+    records = (store.package_root() / "records").glob(f"*/{slug}.json")
+    if name not in known and not any(name in store.load_lesson(path).experiments for path in records):
+        raise EvidenceError(
+            f"there is no experiment {name!r}{did_you_mean(name, known)}. The lesson has: {', '.join(known) or 'none'}."
+        )
+
+
+def newest_result(found: Iterable[RecordedExperiment]) -> Result:
+    """The one of some results that a number is said to come from: the newest that a GPU worked on, else a CPU's."""
+    newest_first = sorted(found, key=lambda each: each.record.recorded_at, reverse=True)
+    return min((each.result for each in newest_first), key=lambda result: [*WORKED_BY].index(result.worked_by))
+
+
+# Expressions
+
+RestsOn = dict[tuple[str, str], RecordedExperiment]
 """Recorded experiments, by experiment and machine."""
 
 
@@ -55,44 +163,32 @@ def _read(expression: str) -> ast.expr:
         ) from error
 
 
-def experiments_in(expression: str) -> tuple[str, ...]:
-    """The experiments that an expression reads, each once and in order.
+def _is_recorded(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "recorded"
 
-    Raises:
-        EvidenceError: if the text is no expression, or reads one without naming a machine.
-    """
-    calls = [node for node in ast.walk(_read(expression)) if isinstance(node, ast.Call) and _is_recorded(node)]
+
+def experiments_in(expression: str) -> tuple[str, ...]:
+    """The experiments that an expression reads, each once."""
+    calls = [node for node in ast.walk(_read(expression)) if _is_recorded(node)]
     for call in calls:
         if len(call.args) + len(call.keywords) != 2:
             raise EvidenceError(
                 f"{ast.unparse(call)} in {expression!r} names no machine, or more than that: "
-                f"write {_HOW_TO_NAME}; there are records of {', '.join(evidence.machines())}."
+                f"write {_HOW_TO_NAME}; there are records of {', '.join(store.machines(store.reference_root()))}."
             )
-    return tuple(dict.fromkeys(call.args[0].value for call in calls if call.args and _is_text(call.args[0])))
+    return tuple(dict.fromkeys(call.args[0].value for call in calls if isinstance(call.args[0], ast.Constant)))
 
 
 def machines_in(expression: str) -> set[str]:
     """The machines that an expression names, as it writes them."""
-    calls = [node for node in ast.walk(_read(expression)) if isinstance(node, ast.Call) and _is_recorded(node)]
+    calls = [node for node in ast.walk(_read(expression)) if _is_recorded(node)]
     return {ast.unparse([*call.args, *(keyword.value for keyword in call.keywords)][-1]) for call in calls}
-
-
-def _is_recorded(node: ast.Call) -> bool:
-    return isinstance(node.func, ast.Name) and node.func.id == "recorded"
-
-
-def _is_text(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and isinstance(node.value, str)
 
 
 def evaluate(expression: str, root: Path | None = None, *, on: str | None = None, **names: Any) -> Evaluated:
     """What an expression gives on the reference records, or on those below ``root``; it may use ``names``, too.
 
     ``on`` is a machine to read instead of those that it names.
-
-    Raises:
-        EvidenceError: if it cannot be worked out. The message says what to do.
-        NotRecordedError: if the machine has no record of an experiment.
 
     Example:
         >>> evaluate("ms(0.0123)").value, evaluate("times(3 / 2)").value
@@ -102,12 +198,12 @@ def evaluate(expression: str, root: Path | None = None, *, on: str | None = None
     rests_on: RestsOn = {}
 
     def recorded(experiment: str, machine: str) -> Any:
-        found = evidence.recorded([experiment], on or machine, root)[experiment]
+        found = recorded_experiment(experiment, on or machine, root)
         rests_on[experiment, found.record.environment.machine] = found
         return found.result
 
     try:
-        value = eval(f"({expression})", {**_FUNCTIONS, "recorded": recorded, **names})
+        value = eval(f"({expression})", {**FORMATS, "quantity": Quantity, "recorded": recorded, **names})
     except EvidenceError:
         raise
     except Exception as error:
@@ -117,11 +213,7 @@ def evaluate(expression: str, root: Path | None = None, *, on: str | None = None
 
 
 def written(value: Any, expression: str) -> str:
-    """What an expression has given, as it stands in a text.
-
-    Raises:
-        EvidenceError: if it is a number that nothing says how to write.
-    """
+    """What an expression has given, as it stands in a text; a plain number with digits says itself how to write it."""
     if isinstance(value, str | int):
         return value_text(value)
     functions = ", ".join(f"{name}(...)" for name in FORMATS)
@@ -137,9 +229,9 @@ def numbers_of(
             value, rests_on = evaluate(node, root, on=on, **names)
             if is_number(value) or isinstance(value, str | bool):
                 (((experiment, machine), found),) = rests_on.items()
-                name = (
-                    ast.literal_eval(node[node.rindex("[") + 1 : -1]) if node.endswith("]") else node.rpartition(".")[2]
-                )
+                name = node.rpartition(".")[2]
+                if node.endswith("]"):
+                    name = ast.literal_eval(node[node.rindex("[") + 1 : -1])
                 units = getattr(found.result, "units", {})  # of a table's columns
                 unit = (units.get(name) or words_and_unit(str(name))[1]) if is_number(value) else None
                 yield experiment + node.partition(")")[2], machine, value_text(value, unit)
@@ -150,7 +242,7 @@ def _readings(node: ast.AST) -> Iterator[ast.expr]:
     start = node
     while isinstance(start, ast.Attribute | ast.Subscript):
         start = start.value
-    if isinstance(start, ast.Call) and _is_recorded(start):
+    if _is_recorded(start):
         yield node
     else:
         for part in ast.iter_child_nodes(node):

@@ -21,12 +21,12 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from authoring import evidence, expressions
+from authoring import expressions
 from authoring.claims import load_claims
-from authoring.course_texts import ANCHOR, BLANK, Passage, code_blanked, one_line, passages, sentence_at, text_files
-from authoring.evidence import EvidenceError, NotRecordedError
-from authoring.lesson_answers import published_values, rows_text
+from authoring.expressions import EvidenceError, NotRecordedError, in_words
+from authoring.lesson_answers import published_rows, rows_text
 from authoring.lesson_files import load_lessons
+from authoring.markdown_texts import ANCHOR, BLANK, code_blanked, one_line, passages, sentence_at, text_files
 from course_utils.lesson_notebooks import Lesson, LessonError, dumped, find_lesson, read_notebook
 from course_utils.results import store
 from course_utils.show.suggestions import typed
@@ -52,67 +52,51 @@ def reading_minutes(texts: Iterable[str]) -> float:
     return sum(len(re.findall(r"\S*\w\S*", text)) for text in shown) / WORDS_A_MINUTE
 
 
+def running_minutes(lesson: Lesson, records: Path | None = None) -> float:
+    """How long all cells of a lesson run on the slowest machine that has recorded it."""
+    runs = store.records_of(lesson.slug, records or store.reference_root())
+    if not runs:
+        advice = f"Run {typed(f'record {lesson.slug} --reference')}."
+        raise NotRecordedError(f"no machine has recorded {lesson.slug}. {advice}")
+    return max(run.seconds for run in runs) / 60
+
+
 def lesson_minutes(lesson: Lesson, records: Path | None = None) -> float:
-    """How long a lesson takes: reading it, the minutes that its exercises name, and the slowest machine's run."""
+    """How long a lesson takes: reading it, the minutes that its exercises name, and running it."""
     cells = read_notebook(lesson.path)["cells"]
     texts = [cell["source"] for cell in cells if "hide-cell" not in cell["metadata"].get("tags", [])]
     exercises = sum(int(match["minutes"]) for text in texts for match in _EXERCISE.finditer(text))
-    runs = store.records_of(lesson.slug, records or store.reference_root())
-    if not runs:
-        raise _not_recorded([lesson.slug])
-    return reading_minutes(texts) + exercises + max(run.seconds for run in runs) / 60
+    return reading_minutes(texts) + exercises + running_minutes(lesson, records)
 
 
 def shown_minutes(minutes: float) -> int:
-    """Minutes as readers see them: to the next five."""
     return max(5, 5 * round(minutes / 5))
-
-
-def _not_recorded(names: Sequence[str]) -> NotRecordedError:
-    lessons = " ".join(dict.fromkeys(name.partition("/")[0] for name in names))
-    return NotRecordedError(
-        f"no machine has recorded {', '.join(names)}. Run {typed(f'record {lessons} --reference')}."
-    )
-
-
-def _value(what: str, records: Path | None) -> str:
-    value, rests_on = expressions.evaluate(what, records, published=published_values(load_lessons()))
-    if rests_on:
-        return expressions.written(value, what)
-    if "published[" not in what:
-        raise EvidenceError(f"{what!r} reads no experiment: such a number needs no marker.")
-    return evidence.in_words(value)
-
-
-def _claim(identifier: str) -> str:
-    claims = {claim.id: claim for claim in load_claims()}
-    if identifier not in claims:
-        raise EvidenceError(f"the ledger has no claim {identifier!r}; it has: {', '.join(claims)}.")
-    return claims[identifier].word + ", by others" * claims[identifier].is_by_others
 
 
 def figure(what: str, records: Path | None = None) -> str:
     """The words that ``EXPRESSION``, ``claim T8``, ``time SLUG`` and ``published SLUG`` stand for."""
     if match := re.fullmatch(r"claim (\w+)", what):
-        return _claim(match[1])
+        claims = {claim.id: claim for claim in load_claims()}
+        if match[1] not in claims:
+            raise EvidenceError(f"the ledger has no claim {match[1]!r}; it has: {', '.join(claims)}.")
+        return claims[match[1]].word + ", by others" * claims[match[1]].is_by_others
     if match := re.fullmatch(r"time (\w+)", what):
         return f"{shown_minutes(lesson_minutes(find_lesson(match[1]), records))} minutes"
     if match := _BLOCK.fullmatch(what):
         return f"\n\n{_rows(match['slug'], match['rows'].split())}\n\n"
-    return _value(what, records)
+    value, rests_on = expressions.evaluate(what, records, published=published_rows(load_lessons()))
+    if rests_on:
+        return expressions.written(value, what)
+    if "published[" not in what:
+        raise EvidenceError(f"{what!r} reads no experiment: such a number needs no marker.")
+    return in_words(value)
 
 
 def _rows(slug: str, rows: Sequence[str]) -> str:
     """The paragraphs of ``published SLUG ROW ROW``."""
-    lessons = load_lessons()
-    lesson = next((lesson for lesson in lessons if lesson.slug == slug), None)
-    if lesson is None:
-        raise EvidenceError(f"there is no lesson {slug!r}; there are: {', '.join(each.slug for each in lessons)}.")
-    known = {row.id: row for row in lesson.published}
-    if unknown := sorted({*rows} - {*known}):
-        raise EvidenceError(
-            f"{lesson.slug}/lesson.yml has no published row {unknown[0]!r}; it has: {', '.join(known)}."
-        )
+    known = {row.id: row for lesson in load_lessons() for row in lesson.published if lesson.slug == slug}
+    if unknown := [row for row in rows if row not in known]:
+        raise EvidenceError(f"{slug}/lesson.yml has no published row {unknown[0]!r}; it has: {', '.join(known)}.")
     entries = rows_text([known[row] for row in rows or known])
     if len(rows or known) <= _UNFOLDED_ROWS:
         return entries
@@ -124,14 +108,10 @@ def _rows(slug: str, rows: Sequence[str]) -> str:
 
 def markers(text: str) -> list[re.Match[str]]:
     """The figures of a text, as matches of `MARKER`. What stands in code is none."""
-    blanked = _without_code(text)
-    return [match for match in MARKER.finditer(text) if blanked[match.start()] != BLANK]
-
-
-def _without_code(text: str) -> str:
-    """The text with code blanked; a backtick inside of a marker's expression begins no code."""
+    # A backtick inside of a marker's expression begins no code.
     hidden = re.sub(r"(?<=<!--=).*?(?=-->)", lambda match: match[0].replace("`", "'"), text, flags=re.S)
-    return code_blanked(hidden)
+    blanked = code_blanked(hidden)
+    return [match for match in MARKER.finditer(text) if blanked[match.start()] != BLANK]
 
 
 def fill(text: str, records: Path | None = None) -> tuple[str, list[_Fault]]:
@@ -150,46 +130,41 @@ def fill(text: str, records: Path | None = None) -> tuple[str, list[_Fault]]:
 
 def _misplaced(text: str) -> list[_Fault]:
     """Where the comments of a marker do not make one, or would show."""
-    faults, blanked = [], _without_code(text)
     whole = {place for marker in markers(text) for place in (marker.start(), marker.end("text"))}
-    for match in _COMMENT_OF_A_MARKER.finditer(text):
-        if blanked[match.start()] == BLANK:
-            faults.append((match.start(), "a marker in code, which would show as it stands. Put it outside."))
-        elif match.start() not in whole:
-            faults.append((match.start(), "half a marker. It is written <!--= what -->figure<!--/-->."))
+    halves = [match.start() for match in _COMMENT_OF_A_MARKER.finditer(text) if match.start() not in whole]
+    advice = "half a marker, or one in code. Outside of code, it is written <!--= what -->figure<!--/-->."
+    faults = [(start, advice) for start in halves]
     for marker in markers(text):
         line = text[text.rfind("\n", 0, marker.start()) + 1 : marker.start()]
         if not re.sub(r"^\s*(?:(?:[-*+>]|\d+[.)])\s+)*", "", line) and not _BLOCK.fullmatch(one_line(marker["what"])):
             # Markdown takes a line that begins with a comment for HTML, and shows the rest of it as it stands.
             faults.append((marker.start(), "a marker at the beginning of a line. Put a word before it."))
-        if "--" in marker["what"] or marker["what"].rstrip().endswith("-"):
-            faults.append((marker.start(), "a marker with two dashes in it, which may end the comment."))
     return faults
 
 
-def _faults(passage: Passage, records: Path | None) -> list[str]:
-    text = passage.text
+def _faults(text: str, records: Path | None) -> list[_Fault]:
     filled, faults = fill(text, records)
     faults = [*_misplaced(text), *faults]
     for before, after in zip(markers(text), markers(filled), strict=True):
         if before["text"] != after["text"] and after["text"] != NOT_RECORDED:
             differs = f"it says {before['text']!r}, and the records give {after['text']!r}"
             faults.append((before.start(), f"{differs}. Run `make refresh`, and read the sentence again."))
-    shown = [(re.sub(r"<!--.*?-->", "", sentence_at(text, start).text), problem) for start, problem in faults]
-    return [f'{passage.where}: "{one_line(sentence)}": {problem}' for sentence, problem in shown]
+    return faults
 
 
 def check(files: Iterable[Path] | None = None, records: Path | None = None) -> list[str]:
     """One message for each figure in the files (or in all texts) that is not the recorded one, with its sentence."""
-    chosen = text_files() if files is None else files
-    return [fault for path in chosen for passage in passages(path) for fault in _faults(passage, records)]
+    found = []
+    for passage in (passage for path in files or text_files() for passage in passages(path)):
+        for start, problem in _faults(passage.text, records):
+            found.append(f'{passage.where}: "{sentence_at(passage.text, start)}": {problem}')
+    return found
 
 
-def write(files: Iterable[Path] | None = None, records: Path | None = None) -> tuple[list[Path], list[str]]:
+def write(files: Sequence[Path], records: Path | None = None) -> tuple[list[Path], list[str]]:
     """Fills in the figures, and returns the files that changed and what `check` still says of them."""
-    chosen = text_files() if files is None else list(files)
     changed = []
-    for path in chosen:
+    for path in files:
         before = path.read_bytes()
         if b"<!--=" not in before:
             continue
@@ -204,4 +179,4 @@ def write(files: Iterable[Path] | None = None, records: Path | None = None) -> t
         if after != before:
             path.write_bytes(after)
             changed.append(path)
-    return changed, check(chosen, records)
+    return changed, check(files, records)

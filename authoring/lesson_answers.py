@@ -5,15 +5,15 @@ README, the book, the lessons, the slides and the demos all take these texts.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
-from authoring import evidence, expressions
-from authoring.evidence import EvidenceError
+from authoring import expressions
+from authoring.expressions import EvidenceError
 from authoring.lesson_files import LessonFile, load_lessons
-from authoring.published import Row, RowSays
+from authoring.published import PublishedRow, RowSays
 from authoring.rendering import rendered
-from authoring.verdicts import readers_word
+from authoring.verdict_words import readers_word
 from course_utils.results import store
 
 # What did the work behind a number, as README's legend has it; "P" is for what others published.
@@ -26,58 +26,31 @@ class AnswerText(NamedTuple):
     letter: str  # the same, as one of `LETTERS`
 
 
-def published_values(lessons: Sequence[LessonFile]) -> dict[str, Mapping[str, Any]]:
-    """The numbers of all published rows by the rows' ids, for expressions: ``published["row"]["value"]``."""
-    return {row.id: _Values(row) for lesson in lessons for row in lesson.published}
-
-
-class _Values(Mapping[str, Any]):
-    """A row's values; a label of what it shows will do, too, for what was worked out from samples.
-
-    Each is worked out when it is asked for: a text asks for one number of one row.
-    """
-
-    def __init__(self, row: Row) -> None:
-        self._row = row
-        self._shows = {each.label: each.show for each in row.shows}
-
-    def __getitem__(self, name: str) -> Any:
-        if name in self._shows:
-            return self._row.evaluate(self._shows[name])
-        if name in self._row.values:
-            return self._row.names[name]
-        raise KeyError(name)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter({**self._row.values, **self._shows})
-
-    def __len__(self) -> int:
-        return len({**self._row.values, **self._shows})
+def published_rows(lessons: Sequence[LessonFile]) -> dict[str, PublishedRow]:
+    """All published rows by their ids, for expressions: ``published["row"]["number"]``."""
+    return {row.id: row for lesson in lessons for row in lesson.published}
 
 
 def answer_text(lesson: LessonFile, lessons: Sequence[LessonFile], root: str) -> AnswerText:
     """A lesson's answer; ``root`` is the way from the text to the root of the repository, such as ``.``.
 
     Without one, nothing links our record: a learner's copy of the lessons has none beside it.
-
-    Raises:
-        EvidenceError: if there is none, or its number cannot be worked out. It names the lesson.
     """
-    answer = lesson.answer
+    answer, rows = lesson.answer, published_rows(lessons)
     if answer is None:
         raise EvidenceError(f"{lesson.slug}/lesson.yml has no answer, which README begins with: write one.")
     try:
-        value, rests_on = expressions.evaluate(answer.number, published=published_values(lessons))
-        words = evidence.in_words(value)
+        value, rests_on = expressions.evaluate(answer.number, published=rows)
+        words = expressions.in_words(value)
         if rests_on:
             slug = next(iter(rests_on))[0].partition("/")[0]
-            result = evidence.newest_result(rests_on.values())
+            result = expressions.newest_result(rests_on.values())
             link = root and f"{root}/course_utils/records/{result.environment.machine}/{slug}.json"
             whose, letter = f"Measured by us: {result.caption}.", LETTERS[result.worked_by]
             if not result.is_measured:
                 whose = f"{result.who.capitalize()} by us, with torch {result.environment.torch}."
         else:
-            row = next(row for each in lessons for row in each.published if f'"{row.id}"' in answer.number)
+            row = next(row for row in rows.values() if f'"{row.id}"' in answer.number)
             link, whose = row.source.link, f"Published by {row.source.who}: {row.device}, {row.date}."
             letter = "P"
         sentence = answer.says.format(number=f"[**{words}**]({link})" if link else f"**{words}**")
@@ -90,14 +63,10 @@ def answer_text(lesson: LessonFile, lessons: Sequence[LessonFile], root: str) ->
 def answer_of(slug: str, root: str) -> AnswerText:
     """The answer of the lesson that is called so; see `answer_text`."""
     lessons = load_lessons()
-    lesson = next(lesson for lesson in lessons if lesson.slug == slug)
-    return answer_text(lesson, lessons, root)
+    return answer_text(next(lesson for lesson in lessons if lesson.slug == slug), lessons, root)
 
 
-def rows_text(rows: Sequence[Row], says: Sequence[RowSays] = ()) -> str:
-    """What others published: one entry for each row, with its numbers, their source and what was not controlled.
-
-    ``says`` adds what rows mean for a claim, and why.
-    """
+def rows_text(rows: Sequence[PublishedRow], says: Sequence[RowSays] = ()) -> str:
+    """What others published, row by row; ``says`` adds what rows mean for a claim, and why."""
     meant = {each.row.id: each for each in says}
     return rendered("pages/published_rows.md", rows=rows, says=meant, word=readers_word).strip()

@@ -1,15 +1,14 @@
 """What each lesson asks, claims and promises: ``course_utils/lessons/<slug>/lesson.yml``, read and checked.
 
 A lesson is planned until its notebook ``notebooks/NN_slug.ipynb`` exists. Its number and its part follow from its place
-in ``course_utils/lessons/order.yml``. All that the book, README and the ledger say of lessons is put together from
-these files.
+in ``course_utils/lessons/order.yml``. The dataclasses here and in `published` are the schema: cattrs reads each entry
+into one, and each says itself what is wrong with it.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,9 +18,10 @@ import cattrs
 import yaml
 
 from authoring import expressions
-from authoring.calls import Code, Fact
-from authoring.published import Row, RowSays
-from authoring.verdicts import OTHERWISE, RULED, VerdictWord, is_by_others, readers_word
+from authoring.calls import Code, TorchFact
+from authoring.expressions import EvidenceError
+from authoring.published import PublishedRow, RowSays
+from authoring.verdict_words import BY_OTHERS, RULED, VERDICTS, readers_word
 from course_utils import lesson_order
 from course_utils.lesson_notebooks import notebooks_root
 from course_utils.lesson_order import OrderError
@@ -41,8 +41,7 @@ class Claim:
     kind: Literal["speed", "memory", "numerics", "API"]
     speaks_of: Literal["any", "CPU", "CUDA", "two GPUs"]
     lesson: str
-    lesson_title: str
-    verdict: VerdictWord
+    verdict: str
     sentence: str
     why: str = ""  # why that kind of device may decide it
     holds: str = ""  # one plain condition, or a list of them
@@ -52,24 +51,34 @@ class Claim:
     condition: str = ""
     sources: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        if self.verdict not in VERDICTS:
+            raise ValueError(f"there is no verdict {self.verdict!r}; there are: {', '.join(VERDICTS)}")
+        if self.verdict.startswith("documented") and not self.sources:
+            raise ValueError("is documented: name the sources, each with its version or date.")
+        if self.holds and self.verdict not in RULED:
+            raise ValueError(f"has holds:, so it is one of {', '.join(RULED)}.")
+        if self.verdict in RULED and not self.holds:
+            raise ValueError(f"is stated as {self.verdict}, and nothing says why: add holds:, or make it open.")
+        if self.holds and not self.experiments and "calls[" not in self.holds:
+            raise ValueError(f"holds: {self.holds!r} reads no record and no call: nothing could refute it.")
+
     @property
     def word(self) -> str:
-        """The verdict as readers see it: Holds, Half, No or Open."""
         return readers_word(self.verdict)
 
     @property
     def is_by_others(self) -> bool:
         """Whether documents and published rows alone decide it."""
-        return is_by_others(self.verdict)
+        return self.verdict in BY_OTHERS
 
     @property
     def experiments(self) -> tuple[str, ...]:
-        """Names of the experiments that its condition reads."""
         return expressions.experiments_in(self.holds) if self.holds else ()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
+class LessonAnswer:
     """What a lesson answers, with one number."""
 
     says: str  # {number} stands for the number
@@ -93,32 +102,31 @@ class LessonFile:
     title: str
     part: str
     question: str
-    answer: Answer | None = None
+    answer: LessonAnswer | None = None
     use_when: UseWhen | None = None  # if the table in its notebook does not begin with it
     claims: tuple[Claim, ...] = ()
-    published: tuple[Row, ...] = ()
+    published: tuple[PublishedRow, ...] = ()
     expect: str | None = None  # the answer to its prediction: a plain expression
-    facts: tuple[Fact, ...] = ()
+    facts: tuple[TorchFact, ...] = ()
 
     @property
     def name(self) -> str:
-        """Number and title as pages show them."""
         return f"{self.number:02d} · {self.title}"
 
     @property
     def stem(self) -> str:
-        """File name of the notebook, without its suffix."""
         return f"{self.number:02d}_{self.slug}"
 
     @property
     def notebook(self) -> Path:
-        """Where the notebook is, or will be."""
         return notebooks_root() / f"{self.stem}.ipynb"
 
     @property
     def built(self) -> bool:
-        """Whether the lesson can be taken: its notebook exists."""
         return self.notebook.is_file()
+
+
+# The schema
 
 
 def _text(value: Any, _: type) -> str:
@@ -127,29 +135,33 @@ def _text(value: Any, _: type) -> str:
     return " ".join(value.split())
 
 
-def _number(value: Any, _: type) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
+def _number(value: Any, _: type) -> float | str:
+    """A number, or an expression that gives one."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise ValueError(f"{value!r} is no number")
     return value
 
 
 _CONVERTER = cattrs.Converter(forbid_extra_keys=True)
 _CONVERTER.register_structure_hook(str, _text)
-_CONVERTER.register_structure_hook(float, _number)
+_CONVERTER.register_structure_hook(float | str, _number)
 _CONVERTER.register_structure_hook(Code, lambda code, _: str(code))
+_CONVERTER.register_structure_hook(RowSays, lambda says, _: says)
 _CONVERTER.register_structure_hook(UseWhen, lambda entry, _: UseWhen(entry["symptom"], entry["try"]))
 
 
-def _in_words(error: BaseException, kind: type | None) -> str:
-    return str(error) if type(error) in (ValueError, Exception) else cattrs.v.format_exception(error, kind)
-
-
-def _structured(kind: Any, entry: Any, where: str) -> Any:
+def _structured(kind: Any, entry: dict[str, Any], where: str, **more: Any) -> Any:
     try:
-        return _CONVERTER.structure(entry, kind)
+        return _CONVERTER.structure({**entry, **more}, kind)
     except (cattrs.BaseValidationError, AttributeError, TypeError) as error:
         problems = cattrs.transform_error(error, format_exception=_in_words)
         raise LessonFileError(f"{where}: {'; '.join(problems)}") from error
+
+
+def _in_words(error: BaseException, kind: type | None) -> str:
+    if type(error) in (ValueError, Exception, EvidenceError):
+        return str(error)
+    return cattrs.v.format_exception(error, kind)
 
 
 # Reading
@@ -158,17 +170,8 @@ def _structured(kind: Any, entry: Any, where: str) -> Any:
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-def _unreadable(path: Path, error: Exception) -> LessonFileError:
-    shown = f"{path.parent.name}/{path.name}"
-    return LessonFileError(f"{shown} cannot be read: {error}. Mend it, or restore it from git.")
-
-
 def load_lessons(folder: Path | None = None) -> list[LessonFile]:
-    """All lessons, built and planned, in order; ``folder`` holds the lessons' folders.
-
-    Raises:
-        LessonFileError: if a file is damaged, or the files do not fit each other and the notebooks.
-    """
+    """All lessons, built and planned, in order; ``folder`` holds the lessons' folders."""
     folder = package_root() / "lessons" if folder is None else folder
     try:
         listed = lesson_order.slugs(folder / "order.yml")
@@ -177,26 +180,24 @@ def load_lessons(folder: Path | None = None) -> list[LessonFile]:
     if unlisted := sorted({path.parent.name for path in folder.glob("*/lesson.yml")} - {*listed}):
         raise LessonFileError(f"{', '.join(unlisted)}: put each lesson into course_utils/lessons/order.yml")
     lessons = [read_lesson(folder / slug / "lesson.yml") for slug in listed]
-    for kind, ids in (
-        ("claims", [claim.id for lesson in lessons for claim in lesson.claims]),
-        ("published rows", [row.id for lesson in lessons for row in lesson.published]),
-    ):
-        if repeated := sorted({each for each in ids if ids.count(each) > 1}):
-            raise LessonFileError(f"two {kind} are called {repeated[0]}: give each an id of its own")
+    ids = [each.id for lesson in lessons for each in (*lesson.claims, *lesson.published)]
+    if repeated := sorted({each for each in ids if ids.count(each) > 1}):
+        raise LessonFileError(f"two claims or published rows are called {repeated[0]}: give each an id of its own")
     if unknown := sorted({path.stem for path in notebooks_root().glob("*.ipynb")} - {each.stem for each in lessons}):
         raise LessonFileError(f"{', '.join(unknown)}: is no lesson of order.yml by its number and name: make renumber")
     return lessons
 
 
 def read_lesson(path: Path) -> LessonFile:
-    """One lesson."""
     try:
         order = path.parents[1] / "order.yml"
         slug = path.parent.name
         place = lesson_order.number(slug, order), lesson_order.part(slug, order)
         return _lesson(slug, *place, path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError, OrderError) as error:
-        raise _unreadable(path, error) from error
+        raise LessonFileError(
+            f"{path.parent.name}/{path.name} cannot be read: {error}. Mend it, or restore it from git."
+        ) from error
 
 
 @functools.lru_cache(maxsize=256)  # each figure in a text asks for all lessons
@@ -205,20 +206,19 @@ def _lesson(slug: str, number: int, part: str, text: str) -> LessonFile:
     where = f"{slug}/lesson.yml"
     if not isinstance(entry, dict):
         raise LessonFileError(f"{where} begins with title: and question:.")
-    own = {key: value for key, value in entry.items() if key not in ("claims", "facts", "published")}
-    if placed := {"slug", "number", "part"} & {*own}:
+    if placed := {"slug", "number", "part"} & {*entry}:
         raise LessonFileError(f"{where}: {', '.join(sorted(placed))} follows from lessons/order.yml: take it out here")
-    lesson = _structured(LessonFile, {"slug": slug, "number": number, "part": part, **own}, where)
-    rows = tuple(_row(each, slug) for each in entry.get("published", ()))
-    lesson = dataclasses.replace(lesson, published=rows)
-    claims = tuple(_claim(each, lesson) for each in entry.get("claims", ()))
-    return dataclasses.replace(lesson, claims=claims, facts=_facts(entry.get("facts", ()), where))
+    own = {key: value for key, value in entry.items() if key not in ("claims", "facts", "published")}
+    lesson = _structured(LessonFile, own, where, slug=slug, number=number, part=part)
+    rows = tuple(
+        _structured(PublishedRow, each, f"{where}, published {each.get('id')}", lesson=slug)
+        for each in entry.get("published", ())
+    )
+    claims = tuple(_claim(each, {row.id: row for row in rows}, slug) for each in entry.get("claims", ()))
+    return dataclasses.replace(lesson, published=rows, claims=claims, facts=_facts(entry.get("facts", ()), where))
 
 
-# Facts
-
-
-def _facts(entries: Iterable[dict[str, Any]], where: str) -> tuple[Fact, ...]:
+def _facts(entries: Iterable[dict[str, Any]], where: str) -> tuple[TorchFact, ...]:
     """What a lesson states of torch; an entry with ``before`` alone is run before each fact below it."""
     facts, before = [], ""
     for entry in entries:
@@ -227,7 +227,7 @@ def _facts(entries: Iterable[dict[str, Any]], where: str) -> tuple[Fact, ...]:
             continue
         stated = f"{where}, facts, {entry.get('says') or entry.get('message')}"
         by_version = {key: _by_version(entry[key]) for key in ("ends", "message") if key in entry}
-        facts.append(_structured(Fact, {"before": before, **entry, **by_version}, stated))
+        facts.append(_structured(TorchFact, {"before": before, **entry}, stated, **by_version))
     return tuple(facts)
 
 
@@ -235,67 +235,24 @@ def _by_version(stated: Any) -> dict[str, str]:
     return {key: str(value) for key, value in stated.items()} if isinstance(stated, dict) else {"": str(stated)}
 
 
-# Published rows
+def _claim(entry: dict[str, Any], rows: dict[str, PublishedRow], slug: str) -> Claim:
+    where = f"{slug}/lesson.yml, {entry.get('id', 'a claim without an id')}"
+    entry = dict(entry)
+    if entry.pop("contradicted", False):
+        entry["verdict"] = f"{entry.get('verdict')} otherwise"
+    try:
+        says = [_row_says(each, rows) for each in entry.get("published", ())]
+    except ValueError as error:
+        raise LessonFileError(f"{where}: {error}") from error
+    return _structured(Claim, entry, where, lesson=slug, published=says, calls=[*entry.get("calls", {}).items()])
 
 
-def _row(entry: Any, slug: str) -> Row:
-    identifier = entry.get("id", "a row without an id") if isinstance(entry, dict) else entry
-    where = f"{slug}/lesson.yml, published {identifier}"
-    return _structured(Row, {**entry, "lesson": slug} if isinstance(entry, dict) else entry, where)
-
-
-def _row_says(entry: dict[str, str], lesson: LessonFile) -> RowSays:
+def _row_says(entry: dict[str, str], rows: dict[str, PublishedRow]) -> RowSays:
     """What a claim's entry under ``published`` says: the row, one verdict, and its condition."""
-    rows = {row.id: row for row in lesson.published}
     if entry.get("row") not in rows:
         raise ValueError(f"there is no published row {entry.get('row')!r}; there are: {', '.join(rows) or 'none'}")
     row, words = rows[entry["row"]], {key: value for key, value in entry.items() if key != "row"}
-    if len(words) != 1 or not {*words} <= {*_ROW_WORDS}:
-        raise ValueError(f"a row says one of {', '.join(_ROW_WORDS)}, with the condition that its numbers bear out")
+    if len(words) != 1 or not {*words} <= {*RULED}:
+        raise ValueError(f"a row says one of {', '.join(RULED)}, with the condition that its numbers bear out")
     ((verdict, condition),) = words.items()
-    if not {*row.values, "samples"} & {*re.findall(r"\w+", condition)}:
-        raise ValueError(f"the condition {condition!r} reads no number of {row.id}: it has {', '.join(row.values)}")
     return RowSays(row=row, verdict=verdict, condition=condition)
-
-
-# Claims
-
-_ROW_WORDS = ("confirmed", "refuted", "depends")
-
-
-def _claim(entry: dict[str, Any], lesson: LessonFile) -> Claim:
-    where = f"{lesson.slug}/lesson.yml, {entry.get('id', 'a claim without an id')}"
-    try:
-        entry = dict(entry)
-        if entry.pop("contradicted", False):
-            if entry.get("verdict") not in OTHERWISE:
-                raise ValueError(
-                    f"is {entry.get('verdict')} and contradicted; that is for what is documented or published."
-                )
-            entry["verdict"] = OTHERWISE[entry["verdict"]]
-        if entry.get("verdict") == "open":
-            entry = {"sentence": f"Open: lesson {lesson.name} will judge it.", **entry}
-        rows = [_row_says(each, lesson) for each in entry.get("published", ())]
-        more = {"lesson": lesson.slug, "lesson_title": lesson.name, "published": rows}
-        claim = _structured(Claim, {**entry, **more, "calls": [*entry.get("calls", {}).items()]}, where)
-        _check(claim)
-    except LessonFileError:
-        raise
-    except (AttributeError, TypeError, ValueError) as error:
-        raise LessonFileError(f"{where}: {error}") from error
-    return claim
-
-
-def _check(claim: Claim) -> None:
-    """Raise for what is wrong with a claim whose form is right."""
-    if claim.verdict in ("documented", OTHERWISE["documented"]) and not claim.sources:
-        raise ValueError("is documented: name the sources, each with its version or date.")
-    if claim.holds and claim.verdict not in RULED:
-        raise ValueError(f"has holds:, so it is one of {', '.join(RULED)}.")
-    if claim.verdict in RULED and not claim.holds:
-        raise ValueError(f"is stated as {claim.verdict}, and nothing says why: add holds:, or make it open.")
-    if claim.holds and not claim.experiments and "calls[" not in claim.holds:
-        raise ValueError(f"holds: {claim.holds!r} reads no record and no call: nothing could refute it.")
-
-
-_CONVERTER.register_structure_hook(RowSays, lambda says, _: says)

@@ -11,7 +11,7 @@ import re
 from typing import Any, NamedTuple
 
 from authoring import expressions
-from authoring.evidence import NotRecordedError, Recorded, in_words, newest_result
+from authoring.expressions import NotRecordedError, RecordedExperiment
 from authoring.lesson_files import read_lesson
 from course_utils.lesson_notebooks import Lesson, LessonError, read_notebook
 from course_utils.results import store
@@ -43,10 +43,9 @@ def asked(source: str) -> Prediction | None:
 
 def prediction_of(lesson: Lesson) -> Prediction:
     """What a lesson asks to predict; a `LessonError` if it asks nothing."""
-    for cell in read_notebook(lesson.path)["cells"]:
-        prediction = asked(cell["source"]) if cell["cell_type"] == "code" else None
-        if prediction:
-            return prediction
+    sources = (cell["source"] for cell in read_notebook(lesson.path)["cells"] if cell["cell_type"] == "code")
+    if prediction := next(filter(None, map(asked, sources)), None):
+        return prediction
     raise LessonError(f"{lesson.name} asks for no prediction: add a cell with predict().")
 
 
@@ -54,18 +53,18 @@ class RecordedAnswer(NamedTuple):
     """The answer to a prediction as a machine has recorded it."""
 
     value: Any
-    rests_on: tuple[Recorded, ...]
+    rests_on: tuple[RecordedExperiment, ...]
 
     @property
     def result(self) -> Result:
         """The result that it is said to come from."""
-        return newest_result(self.rests_on)
+        return expressions.newest_result(self.rests_on)
 
     def words(self, prediction: Prediction) -> str:
         """The answer as the room sees it when the prediction is revealed: with its unit."""
-        if isinstance(self.value, str):  # a choice
-            return self.value
-        return in_words(self.value) if isinstance(self.value, Case) else Unit(prediction.unit).words(self.value)
+        if isinstance(self.value, str | Case):  # a choice, or a verdict
+            return expressions.in_words(self.value)
+        return Unit(prediction.unit).words(self.value)
 
 
 def recorded_answer(slug: str) -> RecordedAnswer | None:

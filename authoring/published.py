@@ -1,29 +1,23 @@
 """Published rows: what others measured and published, each with its hardware, date, source and catch.
 
-A lesson.yml lists them under ``published``; parts of claims say what a row means for them, and under which condition on
-its numbers. A row's numbers stand as they are printed in its source, so that anybody can look for them there. Where raw
-samples are public, the intervals are worked out here, with the course's own statistics.
+A lesson.yml lists them under ``published``; claims say what a row means for them, and under which condition on its
+numbers. A number stands as it is printed in its source, so that anybody can look for it there.
 """
 
 from __future__ import annotations
 
-import json
 import re
-import statistics
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from authoring import evidence, expressions
-from authoring.evidence import EvidenceError, Quantity, ShownNumber
-from authoring.verdicts import OTHERWISE
-from course_utils.results.paired import DECISION_CONFIDENCE, Interval, median_interval
-from course_utils.results.store import package_root
+from authoring import expressions
+from authoring.expressions import EvidenceError, Quantity, in_words
 
 NOT_STATED = "not stated"
-# How names of values end, and what a number with that ending is in a unit of `TABLE_UNITS`.
+# How names of numbers end, and what a number with that ending is in a unit of `TABLE_UNITS`.
 _ENDINGS = {
     **{"s": ("s", 1.0), "ms": ("s", 1e-3), "us": ("s", 1e-6), "min": ("s", 60.0)},
     **{"kib": ("bytes", 2.0**10), "mib": ("bytes", 2.0**20), "gib": ("bytes", 2.0**30)},
@@ -33,64 +27,6 @@ _ENDINGS = {
 _DATE = re.compile(r"(?:19|20)\d\d(?:-\d\d(?:-\d\d)?)?")
 # In an address: whatever is newest, not what was read.
 _NEWEST = re.compile(r"/(?:main|master|HEAD|latest|stable|nightly)(?:/|$)")
-# Names of an expression that are no values: `values` may not take them.
-_NAMES = ("median", "paired", "ratio", "samples")
-# What only this project has: a row that quotes it would lend our numbers somebody else's name.
-_OWN_NAME = "pytorch-performance-course"
-_OWN_FOLDERS = ("course_utils", "own_program", "authoring", "notebooks", "book")
-
-
-@dataclass(frozen=True)
-class Estimate:
-    value: float
-    interval: Interval
-
-    def in_words(self, unit: str | None = None) -> str:
-        words = evidence.in_words(self.value, unit)
-        if not self.interval.bounded:
-            return words
-        if "ratio" in (unit, getattr(self.value, "unit", None)):
-            return f"{words} ({evidence.in_words(self.interval, 'ratio')})"
-        return f"{words} ({' to '.join(evidence.in_words(end, unit) for end in self.interval.ends)})"
-
-    # With its whole interval, where there is one: what a row is said to say has to be beyond the noise.
-    def __lt__(self, other: float) -> bool:
-        return (self.interval.high if self.interval.bounded else self.value) < other
-
-    def __gt__(self, other: float) -> bool:
-        return (self.interval.low if self.interval.bounded else self.value) > other
-
-
-def median(values: Sequence[float]) -> Estimate:
-    """The median of independent values, with its exact interval.
-
-    Example:
-        >>> median([3, 1, 2, 4, 5, 8, 7, 6, 9]).in_words()
-        '5 (1 to 9)'
-    """
-    return Estimate(statistics.median(values), median_interval(values))
-
-
-def paired(ratios: Sequence[float]) -> Estimate:
-    """The median of ratios, one for each model or problem that was run in both ways, with its exact interval."""
-    estimate = median(ratios)
-    return Estimate(Quantity(estimate.value, "ratio"), _ratios(*estimate.interval.ends))
-
-
-def ratio(case: Sequence[float], baseline: Sequence[float]) -> Estimate:
-    """The ratio of two medians of independent runs.
-
-    Each median has an interval that misses half as often: their outermost quotients hold the ratio (Bonferroni).
-    """
-    above, below = (median_interval(each, (1 + DECISION_CONFIDENCE) / 2) for each in (case, baseline))
-    value = Quantity(statistics.median(case) / statistics.median(baseline), "ratio")
-    if not (above.bounded and below.bounded):
-        return Estimate(value, _ratios(float("-inf"), float("inf")))
-    return Estimate(value, _ratios(above.low / below.high, above.high / below.low))
-
-
-def _ratios(low: float, high: float) -> Interval:
-    return Interval(Quantity(low, "ratio"), Quantity(high, "ratio"), DECISION_CONFIDENCE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,12 +49,6 @@ class Source:
             raise ValueError("name a repository with path and commit, or an address that begins with https://")
         elif not self.title:
             raise ValueError("an address has a title: a link is read before it is followed")
-        if _OWN_NAME in (*self.repository.split("/"), *self.address.split("/")) or self._is_ours():
-            raise ValueError("this is a file of this course: what we measured is a record, not a published row")
-
-    def _is_ours(self) -> bool:
-        parts = Path(self.path).parts
-        return bool(parts) and parts[0] in _OWN_FOLDERS and (package_root().parent / self.path).exists()
 
     @property
     def link(self) -> str:
@@ -145,7 +75,35 @@ class Source:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class PublishedNumber:
+    """A number of a row: one that its source prints, or an expression over such numbers.
+
+    Readers see it under its ``label``; conditions and texts read it by its ``name``, whose ending is its unit. ``low``
+    and ``high`` are the ends of an interval.
+    """
+
+    value: float | str
+    name: str = ""
+    label: str = ""
+    unit: str = ""
+    low: float | None = None
+    high: float | None = None
+
+    def __post_init__(self) -> None:
+        if not (self.name or self.label):
+            raise ValueError(f"the number {self.value} has neither a name nor a label")
+
+    @property
+    def printed(self) -> float | Quantity:
+        """A number that the source prints, in its unit."""
+        unit, factor = _ENDINGS.get(self.name.rpartition("_")[2], ("", 1.0))
+        if self.unit or unit:
+            return Quantity(self.value * factor, self.unit or unit, self.low, self.high)
+        return self.value
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishedRow:
     id: str
     compared: str
     hardware: str
@@ -155,9 +113,7 @@ class Row:
     uncontrolled: str
     source: Source
     seen: str
-    values: Mapping[str, float] = field(default_factory=dict)
-    shows: tuple[ShownNumber, ...] = ()
-    samples: str = ""
+    numbers: tuple[PublishedNumber, ...]
     lesson: str = ""
 
     def __post_init__(self) -> None:
@@ -168,62 +124,55 @@ class Row:
             raise ValueError(f"date {self.date!r}: write YYYY-MM-DD, YYYY-MM or YYYY, as a text in quotes")
         if not re.fullmatch(r"\d{4}-\d\d-\d\d", self.seen):
             raise ValueError(f"seen {self.seen!r}: the day on which the source was opened and its numbers compared")
-        if not (self.values or self.samples):
-            raise ValueError("a row without values: write the numbers as the source prints them")
-        if taken := sorted({*self.values} & {*_NAMES}):
-            raise ValueError(f"{taken[0]!r} is a function of expressions: give the value another name")
+        if not self.numbers:
+            raise ValueError("a row without numbers: write them as the source prints them")
 
     @property
     def device(self) -> str:
-        """The hardware, in words where the source does not name it."""
         return "hardware not stated" if self.hardware == NOT_STATED else self.hardware
+
+    @property
+    def values(self) -> dict[str, float]:
+        """The named numbers as the source prints them, without their units."""
+        return {each.name: each.value for each in self.numbers if each.name}
 
     @cached_property
     def names(self) -> dict[str, Any]:
-        """What an expression over the row may use: its values with their units, its samples, three functions."""
-        values = {name: _with_unit(name, value) for name, value in self.values.items()}
-        functions = {"median": median, "paired": paired, "ratio": ratio}
-        return {**values, **functions, "samples": self._samples()}
-
-    def _samples(self) -> dict[str, list[float]]:
-        if not self.samples:
-            return {}
-        path = package_root() / "lessons" / self.lesson / self.samples
-        try:
-            content = json.loads(path.read_text(encoding="utf-8"))
-            return content["samples"]
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise EvidenceError(f"{self.id}: {self.samples} cannot be read ({error}): restore it from git") from error
+        """What an expression over the row may use."""
+        return {each.name: each.printed for each in self.numbers if each.name}
 
     def evaluate(self, expression: str) -> Any:
-        """What an expression over the row's values and samples gives.
-
-        Raises:
-            EvidenceError: if it cannot be worked out. It names the row.
-        """
+        """What an expression over the row's numbers gives; an error names the row."""
         try:
             return expressions.evaluate(expression, **self.names).value
         except EvidenceError as error:
             raise EvidenceError(f"{self.lesson}/lesson.yml, published {self.id}: {error}") from error
 
+    def worked_out(self, number: PublishedNumber) -> Any:
+        """A number with its unit."""
+        if not isinstance(number.value, str):
+            return number.printed
+        value = self.evaluate(number.value)
+        return Quantity(value, number.unit) if number.unit else value
+
+    def __getitem__(self, name: str) -> Any:
+        """The number with a name or a label, as texts ask for it: ``published["row"]["name"]``."""
+        for number in self.numbers:
+            if name in (number.name, number.label):
+                return self.worked_out(number)
+        raise KeyError(name)
+
     @property
-    def numbers(self) -> tuple[tuple[str, str], ...]:
+    def shown(self) -> tuple[tuple[str, str], ...]:
         """Labels and words of what readers see."""
-        if not self.shows:
-            return tuple((name, evidence.in_words(self.names[name])) for name in self.values)
-        return tuple((each.label, evidence.in_words(self.evaluate(each.show), each.unit)) for each in self.shows)
-
-
-def _with_unit(name: str, value: float) -> float:
-    unit, factor = _ENDINGS.get(name.rpartition("_")[2], (None, 1.0))
-    return value if unit is None else Quantity(value * factor, unit)
+        return tuple((each.label, in_words(self.worked_out(each))) for each in self.numbers if each.label)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RowSays:
-    """What a row means for a part of a claim, and the condition on its numbers that has to hold for that."""
+    """What a row means for a claim, and the condition on its numbers that has to hold for that."""
 
-    row: Row
+    row: PublishedRow
     verdict: str  # confirmed, refuted or depends
     condition: str
 
@@ -238,5 +187,5 @@ class RowSays:
 
 def word_of(says: Sequence[RowSays]) -> str:
     """The verdict that rows give together: `published`, `published otherwise` or `depends (published)`."""
-    words = {("confirmed",): "published", ("refuted",): OTHERWISE["published"]}
+    words = {("confirmed",): "published", ("refuted",): "published otherwise"}
     return words.get(tuple({each.verdict for each in says}), "depends (published)")

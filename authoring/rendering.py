@@ -9,8 +9,6 @@ from typing import Any
 
 import jinja2
 
-from authoring.evidence import in_words
-
 _TEMPLATES = jinja2.Environment(
     loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
     # Nothing is escaped in Markdown; all values are ours.
@@ -19,7 +17,6 @@ _TEMPLATES = jinja2.Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-_TEMPLATES.filters["words"] = in_words
 _TO_A_NOTEBOOK = re.compile(r'(<a href=")([\w./-]+)\.ipynb(?=["#])')
 # To a lesson, from a page of the book.
 _TEMPLATES.filters["link"] = lambda lesson: f"[{lesson.number:02d} · {lesson.title}](../notebooks/{lesson.path.name})"

@@ -1,4 +1,4 @@
-"""Slides of a lesson: one HTML page that needs no network, made from the same notebook.
+"""Slides of a lesson: one HTML page that needs no network, made from the same notebook by nbconvert.
 
 A cell tagged ``slide`` or ``subslide`` makes a slide of each of its headings: the heading, a sentence or two, and
 the picture. The rest of the text is the speaker's notes. The picture is what the next stable cell shows: the
@@ -20,18 +20,17 @@ from nbconvert.exporters import SlidesExporter
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from traitlets.config import Config
 
+from authoring.classroom_text import TextBlock, blocks, excerpt, opening
 from authoring.execution import KERNELSPEC
-from authoring.normal_form import STARTS
+from authoring.notebook_form import STARTS
 from authoring.predictions import asked
 from authoring.rendering import linked_to_pages
-from authoring.room_text import TextBlock, blocks, ends_left_out, excerpt, headings_above, opening
 from course_utils.lesson_notebooks import Lesson, LessonError, notebooks_root, read_notebook
 from course_utils.show.page import scripts, style
 
-ASSETS = "assets"
 _TEMPLATES = Path(__file__).parent / "templates"
-_WORDS, _WORDS_ALONE = 60, 100  # beside a picture or code, and without; the first block is shown however long it is
-_LINES = 12  # of short code; of a table or of printed text, so many fill a slide
+_WORDS = 60  # on a slide; the first block is shown however long it is
+_LINES = 12  # of a table or of printed text, so many fill a slide
 _CODE = r"```.*?```|`[^`]*`"
 _CODE_OR_CITATION = re.compile(rf"({_CODE})|[ \n]*\[\d+(?:, ?\d+)*\](?![(\[:\w])", re.DOTALL)
 
@@ -41,24 +40,21 @@ def slides_notebook(lesson: Lesson) -> dict[str, Any]:
     parts: list[dict[str, Any]] = []
     heading = ""
     cells = read_notebook(lesson.path)["cells"]
-    headings = headings_above(cells)
     for index, cell in enumerate(cells):
-        above, heading = heading, headings[cell["id"]]
-        begins = _start(cell)
-        after = _shown_after(cells[index + 1 :]) if begins else []
-        if begins:
+        above = heading
+        if cell["cell_type"] == "markdown":
+            heading = [heading, *(block.heading for block in blocks(cell["source"]) if block.level)][-1]
+        if begins := [tag for tag in cell["metadata"].get("tags", []) if tag in STARTS]:
             text = excerpt(cell["source"] if parts else opening(cell["source"]))
             # Slides have no list of sources to cite.
             text = _CODE_OR_CITATION.sub(lambda match: match[1] or "", text)
             if parts and not text.startswith("#"):
                 text = f"## {above} <small>continued</small>\n\n{text}"
-            on_slide = parts and not ends_left_out(cell["source"])
-            code = [*_code_after(after, heading)] if on_slide else []
-            for place, (shown, notes) in enumerate(_pages(text, _WORDS if code else _WORDS_ALONE)):
-                parts.append(_page(shown, "subslide" if place else begins))
+            for place, (shown, notes) in enumerate(_sections(text)):
+                parts.append(_page(shown, "subslide" if place else begins[0]))
                 if notes:
                     parts.append(_page(notes, "notes"))
-            parts += code
+            parts += _shown_after(cells[index + 1 :], heading)
     if not parts:
         raise LessonError(f"{lesson.name} has no slides: tag its cells slide or subslide (CONTRIBUTING.md says which).")
     texts = "\n".join(part["source"] for part in parts if part["cell_type"] == "markdown")
@@ -72,34 +68,52 @@ def slides_notebook(lesson: Lesson) -> dict[str, Any]:
     return new_notebook(cells=parts, metadata=metadata)
 
 
-def _start(cell: dict[str, Any]) -> str:
-    return next((tag for tag in cell["metadata"].get("tags", []) if tag in STARTS), "")
-
-
 def _page(source: str, slide_type: str) -> dict[str, Any]:
     return new_markdown_cell(source, metadata={"slideshow": {"slide_type": slide_type}})
 
 
-def _shown_after(cells: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The code cells right after a text, without what is folded: the first stable one, or all."""
-    code = [*takewhile(lambda cell: cell["cell_type"] == "code", cells)]
+def _sections(markdown: str) -> Iterator[tuple[str, str]]:
+    """What is shown of each heading with its text, and the notes on it. A heading right below another stays with it."""
+    sections: list[list[TextBlock]] = [[]]
+    for block in blocks(markdown):
+        if block.level and any(not each.level for each in sections[-1]):
+            sections.append([])
+        sections[-1].append(block)
+    for section in sections:
+        shown: list[str] = []
+        words = 0
+        for block in section:
+            words += 0 if block.level else len(block.text.split())
+            if words > _WORDS and any(not each.level for each in section[: len(shown)]):
+                break
+            shown.append(block.text)
+        yield "\n\n".join(shown), "\n\n".join(block.text for block in section[len(shown) :])
+
+
+def _shown_after(cells: Sequence[dict[str, Any]], heading: str) -> Iterator[dict[str, Any]]:
+    """What the code cells right after a text put on its slide: outputs of the first stable one, a question, or code."""
+    code = takewhile(lambda cell: cell["cell_type"] == "code", cells)
     code = [cell for cell in code if "hide-cell" not in cell["metadata"].get("tags", [])]
-    return [cell for cell in code if "stable" in cell["metadata"].get("tags", [])][:1] or code
-
-
-def _code_after(code: Sequence[dict[str, Any]], heading: str) -> Iterator[dict[str, Any]]:
-    """What the code cells right after a text put on its slide."""
-    if code and "stable" in code[0]["metadata"].get("tags", []):
-        outputs = [_revealed(output) for output in code[0]["outputs"]]
-        for index, group in enumerate(_groups(outputs)):
-            if index:
+    stable = next((cell for cell in code if "stable" in cell["metadata"].get("tags", [])), None)
+    if stable:
+        lines = 0
+        for output in stable["outputs"]:
+            if lines and lines + _lines_of(output) > _LINES:
                 yield _page(f"### {heading} <small>continued</small>", "subslide")
+                lines = 0
+            lines += _lines_of(output)
             metadata = {"slideshow": {"slide_type": "-"}, "tags": ["only-output"]}
-            yield new_code_cell(code[0]["source"], metadata=metadata, outputs=group)
+            yield new_code_cell(stable["source"], metadata=metadata, outputs=[_revealed(output)])
     elif code and (prediction := asked(code[0]["source"])):
         yield _page(f"> **Your prediction?** {prediction.question}", "-")
     elif code:
         yield new_code_cell(code[0]["source"], metadata={"slideshow": {"slide_type": "-"}})
+
+
+def _lines_of(output: dict[str, Any]) -> int:
+    html = output.get("data", {}).get("text/html", "")
+    is_picture = "image/png" in output.get("data", {}) or html.startswith("<img") or "course-viewer" in html
+    return _LINES if is_picture else output.get("text", "").count("\n") + html.count("<tr")
 
 
 def _revealed(output: dict[str, Any]) -> dict[str, Any]:
@@ -111,44 +125,6 @@ def _revealed(output: dict[str, Any]) -> dict[str, Any]:
     return {**output, "data": {**output["data"], "text/html": below.rpartition("</div>")[0] or answer}}
 
 
-def _groups(outputs: Sequence[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
-    """Outputs by slides: short ones share one."""
-    group: list[dict[str, Any]] = []
-    lines = 0
-    for output in outputs:
-        height = _lines_of(output)
-        if group and lines + height > _LINES:
-            yield group
-            group, lines = [], 0
-        group.append(output)
-        lines += height
-    yield group
-
-
-def _lines_of(output: dict[str, Any]) -> int:
-    html = output.get("data", {}).get("text/html", "")
-    is_picture = "image/png" in output.get("data", {}) or html.startswith("<img") or "course-viewer" in html
-    return _LINES if is_picture else output.get("text", "").count("\n") + html.count("<tr")
-
-
-def _pages(markdown: str, most_words: int) -> Iterator[tuple[str, str]]:
-    """What is shown of each heading with its text, and the notes on it. A heading right below another stays with it."""
-    sections: list[list[TextBlock]] = [[]]
-    for block in blocks(markdown):
-        if block.level and any(not each.level for each in sections[-1]):
-            sections.append([])
-        sections[-1].append(block)
-    for section in sections:
-        shown: list[str] = []
-        words = 0
-        for block in section:
-            if words and words + len(block.text.split()) > most_words:
-                break
-            shown.append(block.text)
-            words += 0 if block.level else len(block.text.split())
-        yield "\n\n".join(shown), "\n\n".join(block.text for block in section[len(shown) :])
-
-
 # The page
 
 
@@ -157,17 +133,13 @@ def write_slides(lessons: Sequence[Lesson], folder: Path, assets: str | None = N
 
     ``assets`` is where reveal.js and MathJax are, as seen from a page, such as ``../_static``. By default they are
     copied into ``folder``, so that it can be taken elsewhere as it is.
-
-    Raises:
-        LessonError: if a lesson has no slides.
     """
     folder.mkdir(parents=True, exist_ok=True)
     if assets is None:
-        assets = ASSETS
+        assets = "assets"
         for name in ("reveal", "mathjax"):
             kept = notebooks_root().resolve().parent / "book" / "_static" / name
             shutil.copytree(kept, folder / assets / name, dirs_exist_ok=True)
-    script = (_TEMPLATES / "slides" / "slides.js").read_text(encoding="utf-8")
     exporter = SlidesExporter(
         config=Config(TagRemovePreprocessor={"enabled": True, "remove_input_tags": {"only-output"}}),
         template_name="slides",
@@ -177,12 +149,13 @@ def write_slides(lessons: Sequence[Lesson], folder: Path, assets: str | None = N
         exclude_output_prompt=True,
         exclude_anchor_links=True,
     )
+    script = (_TEMPLATES / "slides" / "slides.js").read_text(encoding="utf-8")
+    mathjax = f"{assets}/mathjax/es5/tex-chtml-full.js"
     pages = [folder / f"{lesson.name}.html" for lesson in lessons]
     for lesson, page in zip(lessons, pages, strict=True):
         notebook = nbformat.from_dict(slides_notebook(lesson))
         outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
         drawing = scripts("".join(output.get("data", {}).get("text/html", "") for output in outputs))
-        mathjax = f"{assets}/mathjax/es5/tex-chtml-full.js"
         notebook.metadata |= {"mathjax": mathjax, "style": style(), "drawing": drawing, "script": script}
         html, _ = exporter.from_notebook_node(notebook)
         html = linked_to_pages(html, {lesson.name for lesson in lessons}.__contains__)

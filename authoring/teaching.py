@@ -1,7 +1,6 @@
 """What an instructor wants to know: routes and their minutes, and notes on the five-minute path of each lesson.
 
-Routes and questions are in ``book/instructors.yml``. Everything else comes from records, lessons and
-their checks.
+Routes and questions are in ``book/instructors.yml``. Everything else comes from records, lessons and their checks.
 """
 
 from __future__ import annotations
@@ -10,83 +9,71 @@ import importlib
 import math
 from collections.abc import Iterator
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import yaml
 
-from authoring.demo import ANEW, demo_notebook, demo_times, live_cells
-from authoring.figures_in_text import figure, reading_minutes
+from authoring.demo import ANEW, demo_notebook, tags_of
+from authoring.figures_in_text import lesson_minutes, reading_minutes, running_minutes, shown_minutes
 from authoring.lesson_answers import answer_of
 from authoring.predictions import prediction_of, recorded_answer
 from authoring.rendering import rendered
-from authoring.room_text import headings_above
-from course_utils.lesson_notebooks import Lesson, find_lesson, read_notebook
+from course_utils.lesson_notebooks import Lesson, find_lesson, find_lessons
 from course_utils.lessons.answers import Exercise
 from course_utils.results.store import package_root
 
 _PLANS = package_root().parent / "book" / "instructors.yml"
 _HALF_A_DAY = 300  # minutes; a longer day has lunch
-
-
-class Stop(NamedTuple):
-    """A lesson of a route: all of it, or its five-minute path."""
-
-    lesson: Lesson
-    is_whole: bool
-    minutes: int
-
-
-class Day(NamedTuple):
-    stops: tuple[Stop, ...]
-    minutes: int  # with discussions, breaks, lunch, welcome and wrap-up
-
-
-class Route(NamedTuple):
-    """A way through the course: how long the room is free on each day, and what goes first if that is too short."""
-
-    name: str
-    minutes: int
-    about: str
-    first_to_go: Lesson
-    days: tuple[Day, ...]
+SLIDES = "slides"  # where the book has them
 
 
 @cache
 def plans() -> dict[str, Any]:
-    """What ``book/instructors.yml`` holds."""
     return yaml.safe_load(_PLANS.read_text(encoding="utf-8"))
 
 
 def demo_minutes(lesson: Lesson) -> float:
-    """How long a five-minute path takes: its words at reading speed, and its cells as they were timed."""
-    path = demo_notebook(lesson)
-    live = live_cells(path)
-    shown = [cell["source"] for cell in path["cells"] if cell["cell_type"] == "markdown" or cell["id"] in live]
-    return reading_minutes(shown) + sum(demo_times()[lesson.slug]["cells_s"].values()) / 60
+    """How long a five-minute path takes at most: its words at reading speed, and a run of the whole lesson."""
+    cells = demo_notebook(lesson)["cells"]
+    shown = [cell["source"] for cell in cells if cell["cell_type"] == "markdown" or "demo" in tags_of(cell)]
+    return reading_minutes(shown) + running_minutes(lesson)
 
 
-def routes() -> list[Route]:
-    """The routes, with the minutes that lessons and five-minute paths take now."""
+def routes() -> list[dict[str, Any]]:
+    """The routes, with the minutes that lessons and five-minute paths take now.
+
+    A route's ``days`` have their ``minutes``, with discussions, breaks, lunch, welcome and wrap-up, and their
+    ``stops``: a ``lesson``, its ``minutes``, and whether it ``is_whole`` or its five-minute path.
+    """
     return [
-        Route(each["name"], each["minutes"], each["about"], find_lesson(each["first_to_go"]), tuple(_days(each)))
-        for each in plans()["routes"]
+        {**route, "first_to_go": find_lesson(route["first_to_go"]), "days": [*_days(route)]}
+        for route in plans()["routes"]
     ]
 
 
-def _days(route: dict[str, Any]) -> Iterator[Day]:
+def _days(route: dict[str, Any]) -> Iterator[dict[str, Any]]:
     plan = plans()["plan"]
     for number, day in enumerate(route["days"], start=1):
-        stops = [
-            Stop(lesson, True, int(figure(f"time {lesson.slug}").split()[0]))
-            if lesson.slug in day["lessons"]
-            else Stop(lesson, False, math.ceil(demo_minutes(lesson)))
-            for lesson in sorted(map(find_lesson, [*day["lessons"], *day.get("demos", ())]))
-        ]
-        sitting = sum(stop.minutes + plan["discussion"] * stop.is_whole for stop in stops)
+        stops = []
+        for lesson in sorted(map(find_lesson, [*day["lessons"], *day.get("demos", ())])):
+            is_whole = lesson.slug in day["lessons"]
+            minutes = shown_minutes(lesson_minutes(lesson)) if is_whole else math.ceil(demo_minutes(lesson))
+            stops.append({"lesson": lesson, "minutes": minutes, "is_whole": is_whole})
+        sitting = sum(stop["minutes"] + plan["discussion"] * stop["is_whole"] for stop in stops)
         sitting += plan["welcome"] * (number == 1) + plan["wrap_up"] * (number == len(route["days"]))
         breaks = math.ceil(sitting / plan["without_break"]) - 1
         lunch = plan["lunch"] - plan["break"] if route["minutes"] > _HALF_A_DAY else 0
-        yield Day(tuple(stops), sitting + breaks * plan["break"] + lunch)
+        yield {"stops": stops, "minutes": sitting + breaks * plan["break"] + lunch}
+
+
+def parts_of_the_guide() -> dict[str, str]:
+    """The parts that ``book/instructors.md`` includes, by file name."""
+    return {
+        "instructors_routes.md": rendered("instructors_routes.md", routes=routes()),
+        "instructors_questions.md": rendered(
+            "instructors_questions.md", lessons=find_lessons(), questions=plans()["questions"], slides=SLIDES
+        ),
+    }
 
 
 def wrong_turns(lesson: Lesson) -> list[Exercise]:
@@ -96,18 +83,14 @@ def wrong_turns(lesson: Lesson) -> list[Exercise]:
 
 
 def presenter_notes(lesson: Lesson) -> str:
-    """Markdown for whoever gives the five-minute path: times, what to expect, where people go wrong."""
-    prediction, expected = prediction_of(lesson), recorded_answer(lesson.slug)
-    timed = demo_times()[lesson.slug]
+    """Markdown for whoever gives the five-minute path: how long it takes, what to expect, where people go wrong."""
+    expected = recorded_answer(lesson.slug)
     return rendered(
         "presenter_notes.md",
-        timed=timed,
-        seconds=sum(timed["cells_s"].values()),
         lesson=lesson,
+        minutes=math.ceil(demo_minutes(lesson)),
         anew=ANEW.format(lesson.number),
-        headings=headings_above(read_notebook(lesson.path)["cells"]),
-        expected=expected and (expected.words(prediction), expected.result.caption),
-        # The path lies in workspace/demo/.
-        answer=answer_of(lesson.slug, "../.."),
+        expected=expected and (expected.words(prediction_of(lesson)), expected.result.caption),
+        answer=answer_of(lesson.slug, "../.."),  # the path lies in workspace/demo/
         wrong_turns=wrong_turns(lesson),
     )

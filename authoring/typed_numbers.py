@@ -2,8 +2,6 @@
 
 A number with a unit may be an input, a rule or arithmetic; what was measured is taken from a record (a figure in text)
 or cites its source. Only a person can tell, so nothing fails, and what is committed is not asked again.
-
-    python -m authoring.typed_numbers
 """
 
 from __future__ import annotations
@@ -14,12 +12,12 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from authoring.course_texts import blank, one_line, passages, prose_only, text_files
 from authoring.figures_in_text import MARKER
+from authoring.markdown_texts import blank, one_line, passages, prose_only, text_files
 
 _ROOT = Path(__file__).resolve().parent.parent
 _UNITS = (
-    r"ns|µs|us|ms|s|min|h|(?:nano|micro|milli)?seconds?|minutes?|hours?|bytes|[kKMGTP]i?B(?:/s)?|[KMGTP]?FLOP/s|%|x|×|"
+    r"[num]s|µs|s|min|h|(?:nano|micro|milli)?seconds?|minutes?|hours?|bytes|[kKMGTP]i?B(?:/s)?|[KMGTP]?FLOP/s|%|x|×|"
     r"times (?:as|the)|percent|(?:samples|tokens|steps) (?:per|a) second"
 )
 _TYPED = re.compile(rf"(?<![\w.,/-])\d[\d.,]*[\s\u00a0-]?(?:{_UNITS})(?![\w/])")
@@ -43,13 +41,11 @@ def typed_numbers(text: str) -> Iterator[tuple[str, str]]:
 def warnings(folder: Path = _ROOT) -> Iterator[str]:
     """What stands in a line that the last commit does not have, with its place; nothing where there is no git."""
     for path in text_files(folder):
-        name = path.relative_to(folder).as_posix()
-        command = ["git", "-C", str(folder), "show", f"HEAD:{name}"]
+        command = ["git", "-C", str(folder), "show", f"HEAD:{path.relative_to(folder).as_posix()}"]
         committed = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", check=False)
         for passage in passages(path, folder) if committed.returncode == 0 else ():
             for number, line in typed_numbers(passage.text):
-                stored = line if passage.cell is None else json.dumps(line, ensure_ascii=False)[1:-1]
-                if stored not in committed.stdout:
+                if json.dumps(line, ensure_ascii=False)[1:-1] not in committed.stdout and line not in committed.stdout:
                     advice = "take it from a record (<!--= ... -->) or cite its source, unless it is no measurement."
                     yield f"{passage.where}: {number!r} is typed: {advice}"
 

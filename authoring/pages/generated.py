@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +32,6 @@ def holds(path: Path, content: str | bytes) -> bool:
 
 def page(template: str, **values: Any) -> str:
     return rendered(f"pages/{template}", **values).rstrip("\n") + "\n"
-
-
-def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
 
 
 def fill(text: str, name: str, content: str) -> str:

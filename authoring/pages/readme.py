@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Iterable, Sequence
 
-from authoring.course_texts import ANCHOR
 from authoring.lesson_answers import answer_text
-from authoring.lesson_files import LessonFile, UseWhen
-from authoring.pages.generated import BOOK, ROOT, BookError, fill, page
+from authoring.lesson_files import LessonFile
+from authoring.pages.generated import BOOK, ROOT, fill, page
 from authoring.reference_pages import reference_pages
-from course_utils.lesson_notebooks import read_notebook
 from course_utils.results.store import recorded
 from course_utils.show.cards import Card
 
@@ -19,20 +16,11 @@ README = ROOT / "README.md"
 TOC = BOOK / "_toc.yml"
 USE_WHEN = BOOK / "what_to_use_when.md"
 CARD = "your_own_program/card"
-_FIRST_ROW = re.compile(r"^## In your own program\n(?:(?!## ).*\n)*?\|[ :|-]+\|\n\|(?P<cells>.+)\|$", re.M)
-_UNSHOWN = re.compile(rf"<!--.*?-->|{ANCHOR}", re.S)
-_LINK = re.compile(r"\[([^\[\]]*)\]\([^()\s]*\)")
 
 
 def readme(lessons: Sequence[LessonFile]) -> str:
-    """README.md with its generated parts as they have to be."""
     text = fill(README.read_text(encoding="utf-8"), "card", card_text())
     return fill(text, "lessons", lessons_table(lessons))
-
-
-def for_the_book() -> str:
-    """README as the landing page includes it, from a folder further down."""
-    return README.read_text(encoding="utf-8").replace("](./", "](../")
 
 
 def lessons_table(lessons: Sequence[LessonFile]) -> str:
@@ -52,26 +40,8 @@ def card_text() -> str:
 
 
 def use_when_page(lessons: Iterable[LessonFile]) -> str:
-    """A symptom, and what to try, for each lesson that is built and says it."""
-    rows = [(lesson, use_when(lesson)) for lesson in lessons if lesson.built]
-    return page("what_to_use_when.md", rows=[(lesson, use) for lesson, use in rows if use])
-
-
-def use_when(lesson: LessonFile) -> UseWhen | None:
-    """What leads to a lesson: its lesson.yml says it, or the first row of the table *In your own program*.
-
-    Raises:
-        BookError: if a lesson in the newer form, which has a reference page, has neither.
-    """
-    if lesson.use_when or lesson.slug not in {path.stem for path in reference_pages(ROOT)}:
-        return lesson.use_when
-    cells = read_notebook(lesson.notebook)["cells"]
-    text = "\n\n".join(cell["source"] for cell in cells if cell["cell_type"] == "markdown")
-    row = _FIRST_ROW.search(_UNSHOWN.sub("", text))
-    if row is None:
-        raise BookError(f"{lesson.stem}.ipynb has no table under '## In your own program', nor lesson.yml a use_when")
-    symptom, try_ = (_LINK.sub(r"\1", cell).strip() for cell in row["cells"].split("|")[:2])
-    return UseWhen(symptom, try_)
+    """A symptom, and what to try, for each lesson that is built."""
+    return page("what_to_use_when.md", lessons=[lesson for lesson in lessons if lesson.built])
 
 
 def _by_part(lessons: Iterable[LessonFile]) -> list[tuple[str, list[LessonFile]]]:
@@ -81,5 +51,4 @@ def _by_part(lessons: Iterable[LessonFile]) -> list[tuple[str, list[LessonFile]]
 
 def table_of_contents(lessons: Sequence[LessonFile]) -> str:
     """What ``_toc.yml`` has to contain: our own pages, and the lessons that are built."""
-    references = [path.stem for path in reference_pages(ROOT)]
-    return page("_toc.yml", parts=_by_part(lessons), references=references)
+    return page("_toc.yml", parts=_by_part(lessons), references=[path.stem for path in reference_pages(ROOT)])

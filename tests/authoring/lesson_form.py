@@ -1,21 +1,17 @@
-"""The form of a lesson: how long it may be, and what comes in which order.
-
-``python -m tests.authoring.lesson_form pinned_memory`` prints its lengths, and what is wrong with it.
-"""
+"""The form of a lesson: how long it may be, and what comes in which order."""
 
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from authoring.course_texts import ANCHOR
 from authoring.figures_in_text import lesson_minutes, shown_minutes
+from authoring.markdown_texts import ANCHOR
 from authoring.slides import slides_notebook
-from course_utils.lesson_notebooks import Lesson, find_lesson, find_lessons, read_notebook
+from course_utils.lesson_notebooks import Lesson, find_lessons, read_notebook
 
 FORM = "Predict", "Why", "The technique", "When it does not help", "In your own program", "Exercise", "What people say"
 ON_THE_DEMO = "Predict", "What people say"
@@ -126,9 +122,8 @@ def _problems_of_tags(cells: Sequence[dict[str, Any]]) -> Iterator[str]:
     for heading in ON_THE_DEMO:
         if f"## {heading}\n" not in shown:
             yield f"no cell of '## {heading}' is tagged demo"
-    on_demo = [cell["source"] for cell, its in zip(cells, tags, strict=True) if "demo" in its]
     for what, call in (("reveals the prediction", ".reveal("), ("shows a record", "recorded(")):
-        if not any(call in source for source in on_demo):
+        if call not in shown:
             yield f"its five-minute path never {what}"
     if not any("standalone" in its for its in tags):
         yield "no cell is tagged standalone: code to paste, free of course_utils"
@@ -138,11 +133,3 @@ def _problems_of_tags(cells: Sequence[dict[str, Any]]) -> Iterator[str]:
     for number, (cell, its) in enumerate(zip(cells, tags, strict=True), start=1):
         if "standalone" in its and "course_utils" in cell["source"]:
             yield f"cell {number} is tagged standalone and names course_utils"
-
-
-if __name__ == "__main__":
-    for name in sys.argv[1:]:
-        chosen = find_lesson(name)
-        before = words_before_the_number(read_notebook(chosen.path)["cells"])
-        print(chosen.slug, lengths(chosen), "words before the first number:", before)  # noqa: T201
-        print("\n".join(problems(chosen)) or "Its form is right.")  # noqa: T201

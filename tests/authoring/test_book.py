@@ -62,26 +62,6 @@ def html() -> Path:
     return page.parent
 
 
-def test_an_outdated_table_of_contents_stops_the_build(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
-    monkeypatch.setattr(build, "TOC", tmp_path / "_toc.yml")
-    build.TOC.write_text("root: book/intro\n")
-    assert build.main(["--output", str(tmp_path)]) == 1
-    assert "_toc.yml is out of date: run `make refresh`" in capsys.readouterr().err
-
-
-def test_a_damaged_record_stops_the_build_with_one_message(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
-    shutil.copytree(reference_root(), tmp_path / "records", ignore=shutil.ignore_patterns("*.py", "kinds"))
-    (damaged,) = tmp_path.glob("records/nvidia-h200*/measuring.json")
-    damaged.write_text('{"schema_version": 1, "lesson"')
-    monkeypatch.setenv("COURSE_REFERENCE_ROOT", str(tmp_path / "records"))
-    assert build.main(["--output", str(tmp_path)]) == 1
-    assert f"{damaged.parent.name}/measuring.json" in capsys.readouterr().err
-
-
 def test_a_broken_link_fails_the_build_and_the_next_one_reads_all_pages_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ):
@@ -95,12 +75,6 @@ def test_a_broken_link_fails_the_build_and_the_next_one_reads_all_pages_again(
     # Sphinx would not repeat the warning for a page that it has cached there.
     assert list((tmp_path / "book/_build").iterdir())
     assert not (tmp_path / "book/_build/.doctrees").exists()
-
-
-def test_a_second_build_renders_nothing_again(html: Path):
-    before = {page: (html / f"{page}.html").stat().st_mtime_ns for page in PAGES}
-    assert build.main([]) == 0
-    assert {page: (html / f"{page}.html").stat().st_mtime_ns for page in PAGES} == before
 
 
 # The pages, read as files
@@ -137,12 +111,15 @@ def test_every_page_is_there_and_the_book_is_at_most_40_mb(html: Path):
     assert sum(file.stat().st_size for file in html.rglob("*") if file.is_file()) <= 40 * 2**20
 
 
-@pytest.mark.parametrize("name", PAGES)
-def test_a_page_and_its_pictures_weigh_at_most_1_5_mb(html: Path, name: str):
-    page = html / f"{name}.html"
-    sources = {unquote(urlsplit(picture["src"]).path) for picture in parse(page).select('img:not([src^="data:"])')}
-    pictures = [(page.parent / source).resolve() for source in sources]
-    assert sum(file.stat().st_size for file in (page, *pictures)) <= 1_500_000
+def test_a_page_weighs_at_most_1_5_mb_has_one_heading_and_its_solutions_are_folded(html: Path):
+    for name in PAGES:
+        path = html / f"{name}.html"
+        page = parse(path)
+        sources = {unquote(urlsplit(picture["src"]).path) for picture in page.select('img:not([src^="data:"])')}
+        pictures = [(path.parent / source).resolve() for source in sources]
+        assert sum(file.stat().st_size for file in (path, *pictures)) <= 1_500_000, name
+        assert len(page.select("article h1")) == 1, name
+        assert page.select("details.hide[open]") == [], name
 
 
 def test_everything_that_pages_and_styles_load_is_there_and_nothing_is_loaded_from_outside(html: Path):
@@ -193,53 +170,38 @@ def test_the_first_page_has_the_findings_the_drop_zone_the_doors_and_the_records
     assert sum(int(link.get_text().split()[-1]) for link in counted) == len(words)
 
 
-@pytest.mark.parametrize("name", LESSONS)
-def test_every_figure_is_described_by_its_own_words(html: Path, name: str):
-    cells = json.loads((ROOT / f"{name}.ipynb").read_text(encoding="utf-8"))["cells"]
-    outputs = [output.get("data", {}) for cell in cells for output in cell.get("outputs", [])]
-    described = []
-    for data in outputs:
-        words = "".join(data.get("text/plain", ""))
-        if words.startswith("Figure: "):
-            described.append(words.removeprefix("Figure: "))
-        else:  # a card may hold one
-            pictures = BeautifulSoup("".join(data.get("text/html", "")), "html.parser").select("img")
-            described += [picture["alt"] for picture in pictures]
-    assert all(described)
-    assert [picture["alt"] for picture in parse(html / f"{name}.html").select(".cell_output img")] == described
+def test_every_figure_is_described_by_its_own_words(html: Path):
+    for name in LESSONS:
+        cells = json.loads((ROOT / f"{name}.ipynb").read_text(encoding="utf-8"))["cells"]
+        described = []
+        for data in [output.get("data", {}) for cell in cells for output in cell.get("outputs", [])]:
+            words = "".join(data.get("text/plain", ""))
+            if words.startswith("Figure: "):
+                described.append(words.removeprefix("Figure: "))
+            else:  # a card may hold one
+                pictures = BeautifulSoup("".join(data.get("text/html", "")), "html.parser").select("img")
+                described += [picture["alt"] for picture in pictures]
+        assert all(described), name
+        assert [picture["alt"] for picture in parse(html / f"{name}.html").select(".cell_output img")] == described
 
 
-@pytest.mark.parametrize("name", PAGES)
-def test_a_page_has_one_heading_and_its_solutions_are_folded(html: Path, name: str):
-    page = parse(html / f"{name}.html")
-    assert len(page.select("article h1")) == 1
-    assert page.select("details.hide[open]") == []
-
-
-@pytest.mark.parametrize("name", LESSONS)
-def test_the_answer_to_a_prediction_is_folded_and_names_its_machine(html: Path, name: str):
-    card, *_ = parse(html / f"{name}.html").select(".course-predict details:not([open]) .course-card")
-    assert card.select_one(".sentence").get_text().strip()
-    slug = name.partition("_")[2]
-    records = records_of(slug, reference_root())
-    # A lesson may lead with another one's.
-    records += [found.record for found in recorded_answer(slug).rests_on]
-    # Of a machine with a GPU, what its CPU did alone is its CPU's; what nobody measured has no machine.
-    machines = [machine for record in records for machine in (record.environment, record.environment.host)]
-    head = card.select_one(".head").get_text()
-    assert head in ("Worked out", "Simulated", *(machine.recorded for machine in machines))
+def test_the_answer_to_a_prediction_is_folded_and_names_its_machine(html: Path):
+    for name in LESSONS:
+        card, *_ = parse(html / f"{name}.html").select(".course-predict details:not([open]) .course-card")
+        assert card.select_one(".sentence").get_text().strip()
+        slug = name.partition("_")[2]
+        # A lesson may lead with another one's.
+        records = [*records_of(slug, reference_root()), *(each.record for each in recorded_answer(slug).rests_on)]
+        # Of a machine with a GPU, what its CPU did alone is its CPU's; what nobody measured has no machine.
+        machines = [machine for record in records for machine in (record.environment, record.environment.host)]
+        head = card.select_one(".head").get_text()
+        assert head in ("Worked out", "Simulated", *(machine.recorded for machine in machines)), name
 
 
 # Some pages, opened in a browser from the disk
 
 
-def notebooks(*slugs: str) -> tuple[str, ...]:
-    return tuple(f"notebooks/{file_name(slug)}" for slug in slugs)
-
-
-OPENED = tuple(f"book/{name}" for name in ("intro", "what_to_use_when", "claims", "reference/fsdp", "glossary"))
-OPENED += notebooks("measuring", "memory_snapshots")
-GUESSED = notebooks("pinned_memory")
+OPENED = ("book/how_we_measure", "book/claims", "book/reference/fsdp", f"notebooks/{file_name('memory_snapshots')}")
 
 
 class Visit:
@@ -299,6 +261,9 @@ def test_a_page_can_be_read(visit: Callable[..., Visit], name: str, tmp_path: Pa
     tab = visit(width=390, color_scheme="dark")
     page = tab.open(name)
     assert page.locator("h1:visible").count() == 1
+    if page.locator("span.math, div.math").count():
+        page.locator("mjx-container").first.wait_for()  # drawn by the MathJax of the book's own
+    assert page.locator("mjx-merror").count() == 0
     assert page.evaluate("document.documentElement.scrollWidth - window.innerWidth") <= 0
     page.set_viewport_size({"width": 1280, "height": 900})
     for scheme in ("dark", "light"):
@@ -317,11 +282,10 @@ def test_a_page_can_be_read(visit: Callable[..., Visit], name: str, tmp_path: Pa
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize("name", GUESSED)
-def test_a_reader_guesses_and_sees_what_was_recorded(visit: Callable[..., Visit], name: str):
+def test_a_reader_guesses_and_sees_what_was_recorded(visit: Callable[..., Visit]):
     """By keyboard, on a small screen, without a kernel: one guess, and all that waited for it is there."""
     tab = visit(width=390)
-    form = tab.open(name).locator(".course-predict:has(form)")
+    form = tab.open(f"notebooks/{file_name('pinned_memory')}").locator(".course-predict:has(form)")
     card = form.locator(".course-card").first
     answer = card.locator(".sentence").text_content().strip().rstrip(".")
     assert not card.is_visible()
@@ -339,19 +303,13 @@ def test_a_reader_guesses_and_sees_what_was_recorded(visit: Callable[..., Visit]
 
 
 @pytest.mark.browser
-def test_what_to_use_when_is_one_screen_and_the_first_page_three(visit: Callable[..., Visit]):
-    tab = visit(width=1300)
-    for name, screens in (("book/what_to_use_when", 1), ("book/intro", 3.2)):
-        end = tab.open(name).locator("article").bounding_box()
-        assert end["y"] + end["height"] <= screens * 900, name
-
-
-@pytest.mark.browser
 def test_the_first_page_leads_to_the_introduction_and_search_finds_pinned(visit: Callable[..., Visit]):
     tab = visit()
     page = tab.open("index")
     page.wait_for_url(f"**/{PAGES[0]}.html")
     page.locator("h1:visible").wait_for(timeout=60_000)
+    end = page.locator("article").bounding_box()
+    assert end["y"] + end["height"] <= 3.2 * 900, "three screens"
     page.locator(".bd-sidebar-primary .search-button__button").click()
     page.keyboard.type("pinned")
     page.keyboard.press("Enter")
@@ -387,12 +345,6 @@ def test_claims_can_be_filtered_without_a_mouse_and_the_choice_can_be_linked(vis
     address = page.url
     everything_again = page.locator(".claims-filter > button")
     everything_again.click()
-    for word in {*words.values()}:
-        button = page.locator(f"button.claim-{word.lower()}")
-        assert button.inner_text().endswith(f" {word} {[*words.values()].count(word)}")
-        button.click()
-        assert {*shown_claims(page)} == {claim for claim, its in words.items() if its == word}
-        button.click()
     page.locator("select").select_option("Fit more into memory")
     assert {"t8", "m1"} <= {*shown_claims(page)} < {*everything}
     page.goto("about:blank")
@@ -411,20 +363,4 @@ def test_claims_can_be_filtered_without_a_mouse_and_the_choice_can_be_linked(vis
     page.evaluate("location.hash = '#t8'")
     page.locator("#t8").wait_for(state="attached")
     assert 0 <= page.locator("tr", has=page.locator("#t8")).bounding_box()["y"] < 900
-    tab.check()
-
-
-@pytest.mark.browser
-def test_math_is_drawn_with_local_fonts(visit: Callable[..., Visit]):
-    tab = visit()
-    page = tab.open("book/how_we_measure")
-    page.locator("mjx-container").first.wait_for()
-    page.evaluate("MathJax.startup.promise")
-    assert page.locator("span.math, div.math").count() == page.locator("mjx-container").count() >= 4
-    assert page.locator("mjx-merror").count() == 0
-    loaded = page.evaluate(
-        "document.fonts.ready.then(() => [...document.fonts]"
-        ".filter(f => f.family.includes('MJX') && f.status === 'loaded').length)"
-    )
-    assert loaded >= 2
     tab.check()

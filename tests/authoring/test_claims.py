@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import yaml
 
 from authoring import calls
 from authoring.claims import faults, judge, judge_all, load_claims
-from authoring.evidence import EvidenceError
+from authoring.expressions import EvidenceError
 from authoring.lesson_files import Claim, LessonFileError, load_lessons, read_lesson
 from course_utils.lesson_notebooks import experiments, find_lessons, needs
 from course_utils.results.store import records_of, reference_root
@@ -33,9 +32,9 @@ def no_calls(monkeypatch: pytest.MonkeyPatch, none_ran: None):
 
 
 def test_what_the_ledger_states_follows_from_records_and_calls():
-    judgements = judge_all(LESSONS.values())
-    assert len(judgements) == len(LEDGER) >= 52
-    assert faults(judgements) == []
+    judged = judge_all(LESSONS.values())
+    assert len(judged) == len(LEDGER) >= 52
+    assert faults(judged) == []
 
 
 def test_each_condition_reads_experiments_that_a_notebook_or_a_committed_record_has():
@@ -65,27 +64,16 @@ def test_sentences_take_no_figure_from_anywhere_and_sources_are_dated():
             assert re.search(r"\b(19|20)\d\d\b|\b\d+\.(\d+|x)\b", after_the_links), f"{claim.id}: {source}"
 
 
-# Every verdict could be another one
+def test_another_record_gives_another_verdict_and_the_message_names_the_sentence(tmp_path, no_calls):
+    def gives_back(data: dict[str, Any]) -> None:
+        if table := data.get("caching_allocator/gap"):
+            table["rows"][0][table["columns"].index("given back")] = 3
 
-# What would have to be in the committed records, and what would follow then: tables, sweeps, curves.
-OTHERWISE: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
-    "T9": (lambda data: gives_back(data.get("caching_allocator/gap")), "confirmed"),
-}
-
-
-def gives_back(data: dict[str, Any] | None) -> None:
-    if data:
-        data["rows"][0][data["columns"].index("given back")] = 3
-
-
-@pytest.mark.parametrize("name", OTHERWISE)
-def test_another_record_gives_another_verdict_and_the_message_names_the_sentence(name, tmp_path, no_calls):
-    edit, expected = OTHERWISE[name]
-    claim = LEDGER[name]
-    judgement = judge(claim, made_up_records.committed(claim.lesson, tmp_path, edit))
-    assert judgement.verdict == expected != claim.verdict
-    gives = f"what it rests on gives {expected!r}: holds: {claim.holds}"
-    (fault,) = [text for text in faults([judgement]) if gives in text]
+    claim = LEDGER["T9"]
+    judged = judge(claim, made_up_records.committed(claim.lesson, tmp_path, gives_back))
+    assert judged.verdict == "confirmed" != claim.verdict
+    gives = f"what it rests on gives 'confirmed': holds: {claim.holds}"
+    (fault,) = [text for text in faults([judged]) if gives in text]
     assert fault.startswith(f'{claim.id} · {claim.claim.rstrip(".")}: "{claim.sentence}"')
 
 
@@ -106,14 +94,13 @@ def ledger(folder: Path, *entries: Any) -> list[Claim]:
     path = folder / "caching_allocator" / "lesson.yml"
     path.parent.mkdir(exist_ok=True)
     (folder / "order.yml").write_text("Memory:\n  - caching_allocator\n", encoding="utf-8")
-    lesson = {"title": "The caching allocator", "question": "Why?"}
-    path.write_text(yaml.safe_dump({**lesson, "claims": list(entries)}), encoding="utf-8")
+    lesson = {"title": "The caching allocator", "question": "Why?", "claims": list(entries)}
+    path.write_text(yaml.safe_dump(lesson), encoding="utf-8")
     return list(read_lesson(path).claims)
 
 
-def retries(count: int, **more: Any) -> list[Any]:
-    row = {"setting": "default", "retries": count, **more}
-    return [made_up_records.table("caching_allocator/gap", [row], dict.fromkeys(more, "bytes"))]
+def retries(count: int) -> list[Any]:
+    return [made_up_records.table("caching_allocator/gap", [{"setting": "default", "retries": count}])]
 
 
 AT_MOST = 'recorded("caching_allocator/gap", "some-gpu")["default"]["retries"] <= {}'
@@ -125,6 +112,8 @@ AT_MOST = 'recorded("caching_allocator/gap", "some-gpu")["default"]["retries"] <
         (AT_MOST.format(5), "confirmed"),
         (AT_MOST.format(4), "refuted"),
         (f"[{AT_MOST.format(4)}, {AT_MOST.format(5)}]", "depends"),
+        (f"[{AT_MOST.format(6)}, {AT_MOST.format(5)}]", "confirmed"),
+        (f"[{AT_MOST.format(4)}, {AT_MOST.format(3)}]", "refuted"),
         (f'{AT_MOST.format(5)} and calls["it"] == "works"', "confirmed"),
     ],
 )
@@ -134,30 +123,62 @@ def test_a_condition_gives_the_verdict_and_its_numbers_stand_in_the_message(hold
     entry = CLAIM | {"holds": holds, "calls": {"it": "1"}}
     for stated in (verdict, otherwise):
         (claim,) = ledger(tmp_path, entry | {"verdict": stated})
-        judgement = judge(claim, root)
-        assert judgement.verdict == verdict
-        assert [each.machine for each in judgement.machines] == ["some-gpu"]
-        messages = faults([judgement])
+        judged = judge(claim, root)
+        assert judged.verdict == verdict
+        (machine,) = judged.machines
+        assert (machine.machine, machine.lesson) == ("some-gpu", "caching_allocator")
+        messages = faults([judged])
         assert bool(messages) == (stated == otherwise)
     (message,) = messages
     for part in (claim.id, claim.sentence, holds, "caching_allocator/gap['default']['retries']` on some-gpu is 5"):
         assert part in message
 
 
-def test_a_condition_that_gives_no_truth_or_reads_another_kind_of_machine_is_an_error(tmp_path, no_calls):
-    root = made_up_records.write(tmp_path / "records", made_up_records.CPU, retries(5))
-    of_a_cpu = AT_MOST.replace("some-gpu", "some-cpu").format(5)
-    (claim,) = ledger(tmp_path, CLAIM | {"holds": of_a_cpu.partition(" <=")[0]})
-    with pytest.raises(EvidenceError, match=r"T8: .* is 5, and not true or false: write a condition"):
-        judge(claim, root)
-    (claim,) = ledger(tmp_path, CLAIM | {"holds": of_a_cpu, "speaks_of": "CUDA"})
-    with pytest.raises(EvidenceError, match=r"T8: speaks of a CUDA GPU, and .*some-cpu is no record of one"):
+def test_a_condition_on_calls_alone_names_how_they_ended(tmp_path, none_ran):
+    (claim,) = ledger(tmp_path, CLAIM | {"holds": 'calls["it"] == "works"', "calls": {"it": "1 + 1"}})
+    judged = judge(claim)
+    assert (judged.verdict, judged.machines, judged.outcomes) == ("confirmed", (), {"it": "works"})
+    assert "the call 'it' works" in faults([judged])[0]
+
+
+@pytest.mark.parametrize(
+    ("record_of", "speaks_of", "may_decide"),
+    [
+        (made_up_records.CPU, "any", True),
+        (made_up_records.CPU, "CPU", True),
+        (made_up_records.CPU, "CUDA", False),
+        (made_up_records.GPU, "CPU", False),
+        (made_up_records.GPU, "CUDA", True),
+        (made_up_records.GPU, "two GPUs", False),
+        (made_up_records.TWO_GPUS, "two GPUs", True),
+        (made_up_records.CPU_IN_DISGUISE, "two GPUs", False),
+    ],
+)
+def test_a_cpu_never_decides_about_gpus_nor_one_gpu_about_two(record_of, speaks_of, may_decide, tmp_path):
+    root = made_up_records.write(tmp_path / "records", record_of, retries(5))
+    condition = AT_MOST.replace("some-gpu", record_of.machine).format(5)
+    (claim,) = ledger(tmp_path, CLAIM | {"holds": condition, "speaks_of": speaks_of})
+    if may_decide:
+        assert judge(claim, root).verdict == "confirmed"
+    else:
+        with pytest.raises(EvidenceError, match=rf"T8: speaks of .*{record_of.machine} is no record of one"):
+            judge(claim, root)
+
+
+@pytest.mark.parametrize("condition", ["{}", "[]", "[{} == 5, 1]"])
+def test_a_condition_that_gives_no_truth_is_an_error(condition, tmp_path):
+    root = made_up_records.write(tmp_path / "records", made_up_records.GPU, retries(5))
+    reads = AT_MOST.partition(" <=")[0]
+    holds = condition.format(reads) if "{}" in condition else f"{reads} and []"
+    (claim,) = ledger(tmp_path, CLAIM | {"holds": holds})
+    with pytest.raises(EvidenceError, match=r"T8: .* is .*, and not true or false: write a condition"):
         judge(claim, root)
 
 
 def test_code_that_changed_is_noticed(tmp_path):
     (claim,) = ledger(tmp_path, CLAIM | {"holds": AT_MOST.format(5)})
     root = made_up_records.write(tmp_path / "records", made_up_records.GPU, retries(0))
+    assert judge(claim, root).machines[0].notices == ()
     made_up_records.edit_record(
         root / "some-gpu" / "caching_allocator.json",
         lambda experiments: experiments["caching_allocator/gap"].update(code_hash="other"),
@@ -165,9 +186,6 @@ def test_code_that_changed_is_noticed(tmp_path):
     (machine,) = judge(claim, root).machines
     assert ("2026-03-01" in machine.caption, "Some GPU" in machine.caption) == (True, True)
     assert machine.notices == ("The code of caching_allocator/gap has changed since some-gpu recorded it.",)
-
-
-# Reading claims
 
 
 @pytest.mark.parametrize(
@@ -180,7 +198,7 @@ def test_code_that_changed_is_noticed(tmp_path):
         (CLAIM | {"verdict": "documented"}, "name the sources"),
         (CLAIM | {"holds": "import os"}, "T8: .*cannot be read"),
         (CLAIM | {"holds": True}, "put it in quotes"),
-        (CLAIM | {"contradicted": True}, "is refuted and contradicted"),
+        (CLAIM | {"contradicted": True}, "no verdict 'refuted otherwise'"),
         (CLAIM | {"holds": AT_MOST.format(5), "verdict": "open"}, "has holds:, so it is one of"),
         (CLAIM | {"holds": 'recorded("caching_allocator/gap")["default"]'}, "names no machine"),
         (CLAIM | {"holds": "1 < 2"}, "reads no record and no call"),

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from authoring.demo import tags_of
-from authoring.demo_lab import LARGE_TYPE
+from authoring.demo import LARGE_TYPE, tags_of
 from course_utils.lesson_notebooks import notebooks_root
 from tests.lab_in_browser import ARGUMENTS, START_S, TOKEN, Notebook, free_port, running
 

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from authoring.lesson_files import LessonFileError, load_lessons, read_lesson
-from course_utils.lesson_notebooks import dumped, read_notebook
-from course_utils.results.store import package_root
-from tests.authoring.conftest import run_in
+from authoring.lesson_files import LessonFileError, load_lessons
+from course_utils.lesson_notebooks import read_notebook
+from course_utils.lesson_order import file_name
+from tests.made_up_notebooks import code, save, text
 
+ROOT = Path(__file__).resolve().parents[2]
 LESSON = """
 title: A trial
 question: "Does a new lesson appear everywhere?"
@@ -27,21 +31,22 @@ claims:
     speaks_of: any
     verdict: confirmed
     sentence: It is one.
-    condition: Everywhere.
     why: It is Python.
     calls: {runs: "1 + 1"}
     holds: calls["runs"] == "works"
 """
-# What somebody writes; records, stored outputs and pages are made by commands.
-BY_HAND = {
-    "course_utils/lessons/order.yml",
-    "notebooks/trial.ipynb",
-    "book/reference/trial.md",
-    *(f"course_utils/lessons/trial/{name}" for name in ("checks.py", "lesson.yml", "hints.yml")),
-}
-RENUMBERED = {f"notebooks/{name}.ipynb" for name in ("00_measuring", "01_profiler", "01_trial", "02_profiler", "trial")}
+MARKS = "<!-- generated: {} -->\n<!-- /generated -->\n\n"
+# What is edited by hand is there before; records are measured. The rest is made by two commands.
 MADE = {"README.md", "book/_toc.yml", "book/claims.md", "book/stored_outputs.json", "book/what_to_use_when.md"}
-MADE |= {"book/reference/trial.md"}
+MADE |= {"book/reference/trial.md", "notebooks/00_trial.ipynb", "notebooks/01_measuring.ipynb"}
+MADE |= {"notebooks/00_measuring.ipynb", "notebooks/trial.ipynb"}
+
+
+def run_in(folder: Path, module: str) -> subprocess.CompletedProcess[str]:
+    """Run a program of a course."""
+    command = [sys.executable, "-m", module]
+    environment = {**os.environ, "PYTHONPATH": str(folder)}
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
@@ -50,86 +55,106 @@ def files_of(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
 
 
-def test_a_lesson_is_added_in_the_middle_by_its_own_files_and_a_line_of_the_list(small_course: Path):
-    before = files_of(small_course)
+@pytest.fixture
+def small_course(tmp_path: Path) -> Path:
+    """A course of one small lesson, with copies of the programs that make its pages."""
+    course, kept = tmp_path / "course", ("measuring", "your_own_program")
+
+    def left_out(of: str, names: list[str]) -> set[str]:
+        others = {name for name in names if Path(of).name == "lessons" and (Path(of) / name).is_dir()} - {"measuring"}
+        records = {name for name in names if "records" in Path(of).parts and name.endswith(".json")}
+        return others | {name for name in records if Path(name).stem not in kept} | {"__pycache__"}
+
+    for name in ("authoring", "course_utils", "own_program"):
+        shutil.copytree(ROOT / name, course / name, ignore=left_out)
+    measuring = course / "course_utils/lessons/measuring/lesson.yml"
+    measuring.write_text(measuring.read_text(encoding="utf-8").partition("\nclaims:")[0], encoding="utf-8")
+    # The lesson's own experiments, for what reads its record, without what takes long to run.
+    lesson = read_notebook(ROOT / f"notebooks/{file_name('measuring')}.ipynb")
+    cells = [{**cell, "metadata": {}, "outputs": []} for cell in lesson["cells"] if cell["cell_type"] == "code"]
+    save(course / "notebooks/00_measuring.ipynb", text("# 00 · Measuring\n\nNext: nothing."), *cells)
+    (course / "README.md").write_text(
+        "# A course\n\n" + MARKS.format("card") + MARKS.format("lessons"), encoding="utf-8"
+    )
+    return course
+
+
+def test_a_lesson_is_added_by_its_own_files_and_a_line_of_the_list(small_course: Path):
     folder = small_course / "course_utils/lessons/trial"
     folder.mkdir()
-    for name in ("checks.py", "hints.yml"):
-        shutil.copy(small_course / "course_utils/lessons/profiler" / name, folder)
     (folder / "lesson.yml").write_text(LESSON, encoding="utf-8")
-    notebook = read_notebook(small_course / "notebooks/01_profiler.ipynb")
-    title = {"cell_type": "markdown", "id": "title", "metadata": {}, "source": "# 00 · A trial"}
-    (small_course / "notebooks/trial.ipynb").write_text(dumped({**notebook, "cells": [title]}), encoding="utf-8")
-    order = small_course / "course_utils/lessons/order.yml"
-    order.write_text(order.read_text().replace("  - measuring\n", "  - measuring\n  - trial\n"), encoding="utf-8")
-    reference = "# A trial\n\n<!-- generated: evidence -->\n<!-- /generated -->\n"
-    (small_course / "book/reference/trial.md").write_text(reference, encoding="utf-8")
-    written = files_of(small_course)
-    assert {name for name in written if before.get(name) != written[name]} == BY_HAND
+    shown = code("from course_utils import recorded\n\nprint(recorded('measuring/training_step').kind)", "stable")
+    save(small_course / "notebooks/trial.ipynb", text("# 00 · A trial"), shown)
+    order = "Measure before you optimise:\n  - trial\n  - measuring\n"
+    (small_course / "course_utils/lessons/order.yml").write_text(order, encoding="utf-8")
+    (small_course / "book/reference").mkdir(parents=True)
+    (small_course / "book/reference/trial.md").write_text("# A trial\n\n" + MARKS.format("evidence"), encoding="utf-8")
+    before = files_of(small_course)
 
-    renumbered = run_in(small_course, "-m", "authoring.renumber")
-    assert "notebooks/trial.ipynb -> 01_trial.ipynb" in renumbered.stdout.splitlines(), renumbered.stderr
-    refreshed = run_in(small_course, "-m", "authoring.pages.refresh")
+    renumbered = run_in(small_course, "authoring.renumber")
+    assert "notebooks/trial.ipynb -> 00_trial.ipynb" in renumbered.stdout.splitlines(), renumbered.stderr
+    refreshed = run_in(small_course, "authoring.pages.refresh")
+    assert refreshed.returncode == 0, refreshed.stderr
     after = files_of(small_course)
-    assert {name for name in after if before.get(name) != after[name]} <= BY_HAND | RENUMBERED | MADE, refreshed.stderr
-    rows = after["README.md"].decode().splitlines()
-    row = next((line for line in rows if line.startswith("| [01](./notebooks/01_trial.ipynb) |")), refreshed.stderr)
+    assert {name for name in {*before, *after} if before.get(name) != after.get(name)} <= MADE
+    trial = read_notebook(small_course / "notebooks/00_trial.ipynb")
+    assert trial["cells"][1]["outputs"][0]["text"] == "sweep\n", "it was run"
+    assert {"trial", "measuring"} == {*json.loads(after["book/stored_outputs.json"])}
+    row = next(line for line in after["README.md"].decode().splitlines() if "(./notebooks/00_trial.ipynb)" in line)
     assert "| Does a new lesson appear everywhere? | It does, [**yes**](./course_utils/records/" in row
-    assert "| A lesson is missing | add it | [01 · A trial](" in after["book/what_to_use_when.md"].decode()
-    assert 'file: notebooks/01_trial\n        title: "01 · A trial"' in after["book/_toc.yml"].decode()
+    assert "| A lesson is missing | add it | [00 · A trial](" in after["book/what_to_use_when.md"].decode()
+    assert 'file: notebooks/00_trial\n        title: "00 · A trial"' in after["book/_toc.yml"].decode()
     page = after["book/claims.md"].decode()
-    assert '| <a id="x1"></a>**A trial is a lesson.**' in page
+    assert '| <a id="x1"></a>**A trial is a lesson.**<br>It is one. |' in page
     assert "](reference/trial.md#x1) |" in page
     assert "### A trial is a lesson\n" in after["book/reference/trial.md"].decode()
-    assert "trial" in json.loads(after["book/stored_outputs.json"])
+
+
+@pytest.fixture
+def two_lessons(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of two lessons, planned: they have no notebooks."""
+    monkeypatch.setenv("COURSE_NOTEBOOKS", str(tmp_path / "notebooks"))
+    (tmp_path / "notebooks").mkdir()
+    claim = "{id: %s, claim: C, kind: API, speaks_of: any, verdict: open, sentence: S}"
+    for slug in ("first", "second"):
+        (tmp_path / slug).mkdir()
+        lesson = f"title: The {slug}\nquestion: Why?\nclaims: [{claim % slug[0].upper()}]\n"
+        (tmp_path / slug / "lesson.yml").write_text(lesson, encoding="utf-8")
+    (tmp_path / "order.yml").write_text("A part:\n  - first\n  - second\n", encoding="utf-8")
+    return tmp_path
+
+
+def test_lessons_are_read_in_the_order_of_the_list(two_lessons: Path):
+    lessons = load_lessons(two_lessons)
+    assert [(each.name, each.part, each.built) for each in lessons] == [
+        ("00 · The first", "A part", False),
+        ("01 · The second", "A part", False),
+    ]
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("file", "change", "message"),
     [
-        (("title: ", "number: 4\ntitle: "), "number follows from lessons/order.yml"),
-        (("id: M3", "id: T8"), "two claims are called T8"),
-        (("title: Pinned memory\n", ""), r"pinned_memory/lesson.yml: required field missing.*title"),
-        (("title: ", "title: ["), "cannot be read"),
-        (("\nexpect:", "\nexpected:"), r"extra fields found \(expected\)"),
+        ("first/lesson.yml", ("title:", "number: 4\ntitle:"), "number follows from lessons/order.yml"),
+        ("first/lesson.yml", ("id: F", "id: S"), "two claims or published rows are called S"),
+        ("first/lesson.yml", ("title: The first\n", ""), r"first/lesson.yml: required field missing.*title"),
+        ("first/lesson.yml", ("title: ", "title: ["), "cannot be read"),
+        ("first/lesson.yml", ("title:", "expected: 1\ntitle:"), r"extra fields found \(expected\)"),
+        ("order.yml", ("  - second\n", ""), "second: put each lesson into course_utils/lessons/order.yml"),
+        ("order.yml", ("second", "first"), "line 3: first stands in the list twice"),
+        ("order.yml", ("second\n", "second\n  - third\n"), r"third/lesson.yml cannot be read"),
     ],
 )
-def test_a_damaged_file_is_one_clear_error(change: tuple[str, str], message: str, tmp_path: Path):
-    shutil.copytree(package_root() / "lessons", tmp_path / "lessons")
-    path = tmp_path / "lessons" / "pinned_memory" / "lesson.yml"
-    text = path.read_text(encoding="utf-8")
-    assert change[0] in text
-    path.write_text(text.replace(*change, 1), encoding="utf-8")
+def test_a_damaged_file_is_one_clear_error(two_lessons: Path, file: str, change: tuple[str, str], message: str):
+    path = two_lessons / file
+    content = path.read_text(encoding="utf-8")
+    assert change[0] in content
+    path.write_text(content.replace(*change, 1), encoding="utf-8")
     with pytest.raises(LessonFileError, match=message):
-        load_lessons(tmp_path / "lessons")
+        load_lessons(two_lessons)
 
 
-def test_a_notebook_without_a_file_and_a_file_of_another_form_are_errors(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setenv("COURSE_NOTEBOOKS", str(tmp_path))
-    (tmp_path / "99_surprise.ipynb").touch()
+def test_a_notebook_that_is_no_lesson_is_an_error(two_lessons: Path):
+    (two_lessons / "notebooks/99_surprise.ipynb").touch()
     with pytest.raises(LessonFileError, match="99_surprise: is no lesson of order"):
-        load_lessons()
-    (tmp_path / "alone").mkdir()
-    (tmp_path / "order.yml").write_text("A part:\n  - alone\n", encoding="utf-8")
-    (tmp_path / "alone/lesson.yml").write_text("- a list", encoding="utf-8")
-    with pytest.raises(LessonFileError, match="begins with title:"):
-        read_lesson(tmp_path / "alone/lesson.yml")
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (("  - profiler\n", ""), "profiler: put each lesson into course_utils/lessons/order.yml"),
-        (("  - profiler\n", "  - profiler\n  - profiler\n"), "line 7: profiler stands in the list twice"),
-        (("  - profiler\n", "  - profiler\n  - nowhere\n"), r"nowhere/lesson.yml cannot be read"),
-        (("  - profiler\n", "- profiler\n"), r"line 6: '- profiler' is no part \('Title:'\) and no lesson"),
-    ],
-)
-def test_a_wrong_list_is_one_clear_error(change: tuple[str, str], message: str, tmp_path: Path):
-    shutil.copytree(package_root() / "lessons", tmp_path / "lessons")
-    path = tmp_path / "lessons/order.yml"
-    path.write_text(path.read_text(encoding="utf-8").replace(*change, 1), encoding="utf-8")
-    with pytest.raises(LessonFileError, match=message):
-        load_lessons(tmp_path / "lessons")
+        load_lessons(two_lessons)

@@ -13,8 +13,8 @@ from bs4 import BeautifulSoup
 from markdown_it import MarkdownIt
 from mdit_py_plugins.anchors.index import slugify
 
-from authoring.course_texts import GENERATED_PAGES
 from authoring.lesson_files import load_lessons
+from authoring.markdown_texts import GENERATED_PAGES
 from authoring.reference_pages import reference_pages
 from course_utils.lesson_notebooks import notebooks_root, read_notebook
 from course_utils.lesson_order import file_name

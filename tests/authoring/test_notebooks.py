@@ -11,13 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from authoring.course_texts import prose_only, text_files
-from authoring.normal_form import check
-from course_utils.lesson_notebooks import Lesson, experiments, find_lessons, needs, read_notebook
+from authoring.markdown_texts import prose_only, text_files
+from authoring.notebook_form import check
+from course_utils.lesson_notebooks import Lesson, experiments, find_lessons, needs, parsed_cells, read_notebook
 from course_utils.results import store
 from course_utils.results.code_hash import code_hash
 from tests.authoring import lesson_form
-from tests.made_up_notebooks import parsed_cells
 
 ROOT = Path(__file__).resolve().parents[2]
 LESSONS = find_lessons()
@@ -78,19 +77,14 @@ def problems_of_experiments(cells: Sequence[Cell], lesson: Lesson, known: Iterab
         yield "no cell tagged stable shows recorded(...)"
 
 
-def problems_of_anatomy(lesson: Lesson, known: Iterable[str]) -> list[str]:
-    """All that is wrong with a lesson's notebook."""
-    return [*lesson_form.problems(lesson), *problems_of_experiments(cut(lesson.path), lesson, known)]
-
-
 # The lessons
 
 each_lesson = pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: lesson.name)
 
 
 @each_lesson
-def test_anatomy_and_normal_form(lesson: Lesson):
-    problems = problems_of_anatomy(lesson, known=KNOWN)
+def test_anatomy_and_form(lesson: Lesson):
+    problems = [*lesson_form.problems(lesson), *problems_of_experiments(cut(lesson.path), lesson, KNOWN)]
     problems += check(lesson.path)
     assert not problems, "\n".join([lesson.path.name, *problems])
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from pathlib import Path
 from typing import Any
@@ -11,15 +10,13 @@ import pytest
 from bs4 import BeautifulSoup
 
 from authoring import __main__ as command
-from authoring.room_text import excerpt
+from authoring.classroom_text import excerpt
 from authoring.slides import slides_notebook, write_slides
-from course_utils.lesson_notebooks import Lesson, find_lesson, find_lessons, read_notebook
+from course_utils.lesson_notebooks import find_lesson, find_lessons, read_notebook
 from course_utils.lesson_order import file_name
 from tests.made_up_notebooks import code, lesson_of, text
 
-LESSONS = find_lessons()
-each_lesson = pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: lesson.name)
-FULL_LESSONS = ("profiler",)  # a long table, a picture, printed text
+FULL_LESSON = "profiler"  # a long table, a picture, printed text
 SMALLEST_PX = 16
 LOOK_AT_SLIDE = """() => {
     const slide = Reveal.getCurrentSlide();
@@ -38,80 +35,51 @@ LOOK_AT_SLIDE = """() => {
 }"""
 
 
-@each_lesson
-def test_slides_show_what_is_for_the_room_and_all_of_it(lesson: Lesson):
-    cells = read_notebook(lesson.path)["cells"]
-    deck = slides_notebook(lesson)["cells"]
-    texts = [cell["source"] for cell in deck]
-    words = "\n".join(cell["source"] for cell in deck if cell["cell_type"] == "markdown")
-    assert not re.search(r"^#+ (Exercise|Solution|Sources|Next)", words, re.MULTILINE)
-    assert not re.search(r"\]\((?!https?:)", words), "a link into the course would lead nowhere"
-    hidden = {cell["source"] for cell in cells if "hide-cell" in cell["metadata"].get("tags", [])}
-    assert not hidden & set(texts)
-    recorded: list[dict[str, Any]] = []
-    for index, cell in enumerate(cells):
-        if {"slide", "subslide"} & set(cell["metadata"].get("tags", [])):
-            after = itertools.takewhile(lambda each: each["cell_type"] == "code", cells[index + 1 :])
-            tags = [(each, set(each["metadata"].get("tags", []))) for each in after]
-            stable = [each for each, has in tags if "stable" in has and "hide-cell" not in has]
-            recorded += stable[0]["outputs"] if stable else []
-    assert recorded
-    outputs = [output for cell in deck for output in cell.get("outputs", [])]
-    assert len(outputs) == len(recorded)
-    assert "Guess first" not in str(outputs), "a room has guessed"
-    first = next(index for index, text in enumerate(texts) if "**Your prediction?**" in text)
-    records = [i for i, cell in enumerate(deck) if cell["cell_type"] == "code" and "recorded(" in cell["source"]]
-    assert all(first < index for index in records), "it spoils the prediction"
+def test_slides_show_what_is_for_the_room_and_the_records_after_the_guess():
+    for lesson in find_lessons():
+        cells = read_notebook(lesson.path)["cells"]
+        deck = slides_notebook(lesson)["cells"]
+        words = "\n".join(cell["source"] for cell in deck if cell["cell_type"] == "markdown")
+        assert not re.search(r"^#+ (Exercise|Solution|Sources|Next)", words, re.MULTILINE), lesson.name
+        assert not re.search(r"\]\((?!https?:)", words), "a link into the course would lead nowhere"
+        hidden = {cell["source"] for cell in cells if "hide-cell" in cell["metadata"].get("tags", [])}
+        assert not hidden & {cell["source"] for cell in deck}
+        assert "Guess first" not in str([cell.get("outputs") for cell in deck]), "a room has guessed"
+        first = next(index for index, cell in enumerate(deck) if "**Your prediction?**" in cell["source"])
+        records = [index for index, cell in enumerate(deck) if cell["cell_type"] == "code" and cell["outputs"]]
+        assert records, lesson.name
+        assert all(first < index for index in records), "it spoils the prediction"
 
 
 def test_a_slide_is_a_heading_and_a_sentence_and_the_rest_is_said(tmp_path: Path):
     paragraphs = "\n\n".join(" ".join([f"word{n}"] * 80) + " [1, 2]." for n in range(3))
-    source = f"# 05 · Things\n\n## A\n\n### B\n\n{paragraphs}\n\n## C\n\nShort.\n\n- one\n- two\n\n## D\n\nEnd."
-    deck = slides_notebook(lesson_of(tmp_path, text(source, "slide")))["cells"]
-    kinds = [cell["metadata"]["slideshow"]["slide_type"] for cell in deck]
+    source = f"# 05 · Things\n\n## A\n\n### B\n\n{paragraphs}\n\n## C\n\nShort.\n\n- one\n- two\n\n## D\n\nEnd $x^2$."
+    deck = slides_notebook(lesson_of(tmp_path, text(source, "slide")))
+    assert deck["metadata"]["has_formulas"]
+    kinds = [cell["metadata"]["slideshow"]["slide_type"] for cell in deck["cells"]]
     assert kinds == ["slide", "notes", "subslide", "subslide"]
-    first, notes, third, last = [cell["source"] for cell in deck]
+    first, notes, third, last = [cell["source"] for cell in deck["cells"]]
     assert re.fullmatch(r"# 05 · Things\n\n## A\n\n### B\n\n(word0 ?)+\.", first)
     assert re.fullmatch(r"(word1 ?)+\.\n\n(word2 ?)+\.", notes)
     assert third == "## C\n\nShort.\n\n- one\n- two"
-    assert last == "## D\n\nEnd."
+    assert last == "## D\n\nEnd $x^2$."
 
 
 def test_a_live_experiment_is_shown_by_the_record_under_it(tmp_path: Path):
     printed = {"output_type": "stream", "name": "stdout", "text": "2 times"}
     cells = [text("# 05 · Things\n\nWhy?", "slide"), text("## A\n\nSee.", "slide"), code("compare({})", "experiment")]
-    recorded = code("recorded()", "stable") | {"outputs": [printed]}
-    deck = slides_notebook(lesson_of(tmp_path, *cells, recorded))["cells"]
-    assert [cell["source"] for cell in deck] == ["# 05 · Things\n\nWhy?", "## A\n\nSee.", "recorded()"]
-    assert deck[-1]["outputs"] == [printed]
-    deck = slides_notebook(lesson_of(tmp_path, *cells))["cells"]
-    assert deck[-1]["source"] == "compare({})"
+    recorded = code("recorded()", "stable", outputs=[printed])
+    deck = slides_notebook(lesson_of(tmp_path, *cells, recorded))
+    assert [cell["source"] for cell in deck["cells"]] == ["# 05 · Things\n\nWhy?", "## A\n\nSee.", "recorded()"]
+    assert (deck["cells"][-1]["outputs"], deck["metadata"]["has_formulas"]) == ([printed], False)
+    deck = slides_notebook(lesson_of(tmp_path, *cells))
+    assert deck["cells"][-1]["source"] == "compare({})"
 
 
-@pytest.mark.parametrize(
-    ("markdown", "expected"),
-    [
-        ("## Why\n\nSo.\n\n## Exercise · sums · 3 min\n\nAdd.\n\n### A hint", "## Why\n\nSo."),
-        ("```\n## Exercise\n```\n\nStays.", "```\n## Exercise\n```\n\nStays."),
-        ("", ""),
-        ("A [lesson](04_a.ipynb#b), a [term](../book/glossary.md#c).", "A lesson, a term."),
-        (
-            "The [docs](https://a.org), `x[i](y)` and ![](a.png).",
-            "The [docs](https://a.org), `x[i](y)` and ![](a.png).",
-        ),
-    ],
-)
-def test_what_is_not_for_a_room_is_left_out(markdown: str, expected: str):
-    assert excerpt(markdown) == expected
-
-
-def test_formulas_are_found(tmp_path: Path):
-    for words, has in (("The error is $x^2$.", True), ("`$HOME`\n```\n$x$\n```", False)):
-        deck = slides_notebook(lesson_of(tmp_path, text(f"# 05 · Things\n\n{words}", "slide")))
-        assert deck["metadata"]["has_formulas"] == has
-
-
-# The pages
+def test_links_into_the_course_are_left_out_and_code_stays():
+    assert excerpt("A [lesson](04_a.ipynb#b), a [term](../book/glossary.md#c).") == "A lesson, a term."
+    plain = "The [docs](https://a.org), `x[i](y)` and ![](a.png).\n\n```\n[a](b.md)\n```"
+    assert excerpt(plain) == plain
 
 
 def test_slides_are_written_with_all_that_they_need(tmp_path: Path):
@@ -128,9 +96,8 @@ def test_slides_are_written_with_all_that_they_need(tmp_path: Path):
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize("name", FULL_LESSONS)
-def test_slides_can_be_read_and_no_request_leaves_the_machine(name: str, tmp_path: Path, chromium: Any):
-    deck = write_slides([find_lesson(name)], tmp_path)[0]
+def test_slides_can_be_read_and_no_request_leaves_the_machine(tmp_path: Path, chromium: Any):
+    deck = write_slides([find_lesson(FULL_LESSON)], tmp_path)[0]
     page = chromium.new_page(viewport={"width": 1280, "height": 720})
     requested, errors = [], []
     page.on("request", lambda request: requested.append(request.url))

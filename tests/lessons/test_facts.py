@@ -7,8 +7,8 @@ from importlib.metadata import version
 import pytest
 
 from authoring import calls
-from authoring.course_texts import passages
 from authoring.lesson_files import LessonFile, load_lessons
+from authoring.markdown_texts import passages
 from authoring.reference_pages import reference_pages
 
 LESSONS = [lesson for lesson in load_lessons() if lesson.facts]

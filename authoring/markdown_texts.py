@@ -1,14 +1,13 @@
 """The texts that people read: README, the pages of the book, and the Markdown cells of the lessons.
 
-`passages` gives the texts of a file, `sentences` cuts one into sentences, and `prose_only` blanks what is not prose
-(code, addresses, comments, generated parts) without moving a character, so that a place found in one is the same in the
-other. The Markdown that the course uses is plain, so a few regular expressions are enough.
+`passages` gives the texts of a file, and `prose_only` blanks what is not prose (code, addresses, comments, generated
+parts) without moving a character, so that a place found in one is the same in the other. The Markdown that the course
+uses is plain, so a few regular expressions are enough.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,8 +30,6 @@ _COMMENT = re.compile(rf"<!--.*?-->|{ANCHOR}", re.S)
 _LINK = re.compile(
     r"!?\[(?:[^\[\]]|\[[^\[\]]*\])*\]\([^()\s]*(?:\([^()]*\)[^()\s]*)*(?:\s+\"[^\"]*\")?\)|<?https?://[^\s>)]+>?"
 )
-_NEW_BLOCK = re.compile(r"\s*(?:[-*+]\s|\d+[.)]\s|#{1,6}\s|\||>|:\s)")
-_SENTENCE_END = re.compile(r"[.!?][\"')*_]*\s+(?=[\"'(*_\[]*[A-Z0-9\x00])")
 
 
 @dataclass(frozen=True)
@@ -48,27 +45,15 @@ class Passage:
         return self.file if self.cell is None else f"{self.file}, cell {self.cell}"
 
 
-@dataclass(frozen=True)
-class Sentence:
-    """A sentence, a heading, or a row of a table."""
-
-    start: int
-    end: int
-    text: str  # on one line
-    unit: str  # the whole entry of a list, row of a table or paragraph that it stands in, on one line
-
-
-def text_files(folder: Path | None = None) -> list[Path]:
+def text_files(folder: Path = _ROOT) -> list[Path]:
     """The files whose texts are written by people: README.md, the book's pages and the lessons."""
-    folder = folder or _ROOT
     pages = [path for path in sorted((folder / "book").glob("*.md")) if path.name not in GENERATED_PAGES]
-    pages += reference_pages(folder)
-    return [folder / "README.md", *pages, *sorted((folder / "notebooks").glob("*.ipynb"))]
+    return [folder / "README.md", *pages, *reference_pages(folder), *sorted((folder / "notebooks").glob("*.ipynb"))]
 
 
-def passages(path: Path, folder: Path | None = None) -> list[Passage]:
+def passages(path: Path, folder: Path = _ROOT) -> list[Passage]:
     """The texts of a file; ``folder`` is the root that messages name it from."""
-    folder = (folder or _ROOT).resolve()
+    folder = folder.resolve()
     file = path.resolve().relative_to(folder).as_posix() if path.resolve().is_relative_to(folder) else path.name
     if path.suffix != ".ipynb":
         return [Passage(file, None, path.read_text(encoding="utf-8"))]
@@ -77,12 +62,12 @@ def passages(path: Path, folder: Path | None = None) -> list[Passage]:
 
 
 def blank(text: str, pattern: re.Pattern[str]) -> str:
-    """Blanks what a pattern matches, but not line ends: every character keeps its place, and blocks stay apart."""
+    """Blanks what a pattern matches, but not line ends: every character keeps its place."""
     return pattern.sub(lambda match: re.sub(r"[^\n]", BLANK, match[0]), text)
 
 
 def code_blanked(text: str) -> str:
-    """The text with code and formulas blanked; every character keeps its place."""
+    """The text with code and formulas blanked."""
     for pattern in (_FENCED, _FENCE_OF_PROSE, _INLINE_CODE, _MATH):
         text = blank(text, pattern)
     return text
@@ -95,42 +80,18 @@ def prose_only(text: str, links: bool = False) -> str:
     return text if links else blank(text, _LINK)
 
 
-def _blocks(text: str) -> Iterator[tuple[int, int]]:
-    """Where paragraphs, headings, entries of lists and rows of tables begin and end."""
-    start = position = 0
-    for line in text.splitlines(keepends=True):
-        if not line.strip() or _NEW_BLOCK.match(line):
-            yield start, position
-            start = position
-        position += len(line)
-        if line.lstrip().startswith("#"):
-            yield start, position
-            start = position
-    yield start, position
-
-
 def one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-def sentences(text: str) -> list[Sentence]:
-    """Cuts Markdown into sentences. A row of a table and a heading count as one; full stops inside of code end none."""
-    plain = prose_only(text)
-    sentences = []
-    for start, end in _blocks(plain):
-        unit = one_line(text[start:end])
-        row = text[start:end].lstrip().startswith("|")
-        cuts = [] if row else [start + match.end() for match in _SENTENCE_END.finditer(plain[start:end])]
-        # "1. First" begins with the number of its entry, not with a sentence.
-        cuts = [cut for cut in cuts if not re.fullmatch(r"\s*\d+\.\s*", plain[start:cut])]
-        for left, right in zip([start, *cuts], [*cuts, end], strict=True):
-            if text[left:right].strip():
-                sentences.append(Sentence(left, right, one_line(text[left:right]), unit))
-    return sentences
+def sentences(text: str) -> list[str]:
+    """The sentences of a text, each on one line. A row of a table counts as one."""
+    return [one_line(each) for each in re.split(r"(?<=[.!?])\s+(?=[A-Z*`\[<])|\n\n|\n(?=[|#-])", text) if each.strip()]
 
 
-def sentence_at(text: str, position: int) -> Sentence:
-    return next(
-        (each for each in sentences(text) if each.start <= position < each.end),
-        Sentence(position, position, one_line(text[position : position + 80]), ""),
-    )
+def sentence_at(text: str, position: int) -> str:
+    """The sentence that stands at a place, without comments."""
+    hidden = re.sub(r"<!--.*?-->", lambda comment: BLANK * len(comment[0]), text, flags=re.S)
+    start = max(match.end() for match in re.finditer(r"^|[.!?] |\n", hidden[:position]))
+    end = re.search(r"[.!?](?=\s|$)|\n|$", hidden[position:]).end() + position
+    return one_line(hidden[start:end].replace(BLANK, ""))

@@ -1,4 +1,4 @@
-"""The normal form of a notebook: live outputs are never stored, outputs that follow from committed files always are."""
+"""The form of a notebook: live outputs are never stored, outputs that follow from committed files always are."""
 
 from __future__ import annotations
 
@@ -19,11 +19,8 @@ from course_utils.show.page import bare
 
 STARTS = ("slide", "subslide")
 """Tags of Markdown cells that begin a slide (`authoring.slides`)."""
-_OF_CODE = {"experiment", "stable", "standalone", "set-up", "nbval-ignore-output"}
-TAGS = (
-    *("experiment", "hide-cell", "nbval-ignore-output", *(f"needs-{need}" for need in NEEDS), "stable"),
-    *("standalone", "demo", "set-up", *STARTS),
-)
+_OF_CODE = ("experiment", "stable", "standalone", "set-up", "nbval-ignore-output")
+TAGS = (*_OF_CODE, *(f"needs-{need}" for need in NEEDS), "hide-cell", "demo", *STARTS)
 
 SOLUTION = "# Solution"
 """The first line of a solution: JupyterLab shows it while the cell is folded."""
@@ -33,11 +30,10 @@ _OF_THIS_MACHINE = re.compile(
     r"(?<![\w.:/<>-])/(?:home|root|Users|tmp|work|workspace|usr|opt|var|private|mnt|etc|srv|data|content|nix|run)/[\w.+-]+"
     r"|\b[A-Za-z]:\\[\w.]+|\b0x[0-9a-fA-F]{6,16}\b"
 )
-_WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 
 
-def normalised(notebook: dict[str, Any], file_name: str) -> tuple[dict[str, Any], list[str]]:
-    """The normal form of a notebook, and one message, with ``file_name``, for each thing that a person has to mend.
+def tidied(notebook: dict[str, Any], file_name: str) -> tuple[dict[str, Any], list[str]]:
+    """A notebook in its form, and one message, with ``file_name``, for each thing that a person has to mend.
 
     Code cells tagged ``experiment`` have no output and no execution count, and nbval ignores what they show; only the
     question for a prediction stands there, for the book (see `authoring.predictions`). Cells tagged ``stable`` keep
@@ -58,12 +54,8 @@ def normalised(notebook: dict[str, Any], file_name: str) -> tuple[dict[str, Any]
         source = "\n".join(line.rstrip() for line in cell["source"].split("\n")).rstrip("\n")
         if not source.strip():
             continue
-        where = f"{file_name}, cell {number} ({_shortened(source.strip().splitlines()[0], 40)!r})"
-        if kind not in ("code", "markdown"):
-            problems.append(f"{where}: a {kind} cell. Use Markdown or code.")
-            continue
         tags = set(cell["metadata"].get("tags", []))
-        reasons = list(_refused_tags(kind, tags))
+        reasons = [*_refused_tags(kind, tags)]
         tags &= set(TAGS)
         heading = ([heading, *_HEADING.findall(source)] if kind == "markdown" else [heading])[-1]
         folded = {"source_hidden": True} if "hide-cell" in tags else {}
@@ -85,34 +77,29 @@ def normalised(notebook: dict[str, Any], file_name: str) -> tuple[dict[str, Any]
                 reasons += _refused_outputs(clean["outputs"])
         if tags:
             clean["metadata"]["tags"] = sorted(tags)
-        problems += [f"{where}: {reason}" for reason in reasons]
+        problems += [f"{file_name}, cell {number} ({source.strip()[:40]!r}): {reason}" for reason in reasons]
         cells.append(clean)
     metadata = {"kernelspec": dict(KERNELSPEC), "language_info": {"name": "python"}}
     return {"cells": cells, "metadata": metadata, "nbformat": 4, "nbformat_minor": 5}, problems
 
 
 def check(path: Path) -> list[str]:
-    """What keeps a notebook from being in normal form: one message for each thing, empty if it is."""
-    clean, problems = normalised(read_notebook(path), path.name)
+    """What keeps a notebook from being in its form: one message for each thing, empty if it is."""
+    clean, problems = tidied(read_notebook(path), path.name)
     before, after = path.read_text(encoding="utf-8").splitlines(), dumped(clean).splitlines()
     if before != after:
-        difference = list(difflib.unified_diff(before, after, "stored", "normal form", n=1, lineterm=""))[2:]
-        advice = f"{path.name} is not in normal form. Run: python -m authoring.normal_form --write --no-execute"
-        problems.append("\n    ".join([advice, *(_shortened(line, 110) for line in difference[:16])]))
+        difference = list(difflib.unified_diff(before, after, "stored", "as it has to be", n=1, lineterm=""))[2:18]
+        advice = f"{path.name} is not as it has to be. Run: make lint ARGS=--fix"
+        problems.append("\n    ".join([advice, *(line[:110] for line in difference)]))
     return problems
 
 
 def write(path: Path, execute: bool = True, timeout_s: float = 300) -> bool:
-    """Put a notebook into normal form and, with ``execute``, make the outputs of its stable cells anew.
+    """Put a notebook into its form and, with ``execute``, make the outputs of its stable cells anew.
 
     The whole notebook is executed, at smoke size, because a stable cell may use what earlier cells import or define;
-    only the outputs of stable cells are kept. A notebook that cannot be put into normal form is left as it was.
-
-    Returns:
-        Whether the file changed.
-
-    Raises:
-        LessonError: if a cell fails or takes too long, or if something has to be mended by a person first.
+    only the outputs of stable cells are kept. A notebook that fails, or has something for a person to mend, is left as
+    it was. Returns whether the file changed.
     """
     notebook = read_notebook(path)
     if execute and any("stable" in cell["metadata"].get("tags", []) for cell in notebook["cells"]):
@@ -120,7 +107,7 @@ def write(path: Path, execute: bool = True, timeout_s: float = 300) -> bool:
             notebook = executed(notebook, path.parent, timeout_s, size="smoke")
         except LessonError as error:
             raise LessonError(f"{path.name} failed, and was left as it was.\n{error}") from error
-    clean, problems = normalised(notebook, path.name)
+    clean, problems = tidied(notebook, path.name)
     if problems:
         raise LessonError("\n".join(problems))
     text = dumped(clean)
@@ -128,10 +115,6 @@ def write(path: Path, execute: bool = True, timeout_s: float = 300) -> bool:
         return False
     write_whole(path, text)
     return True
-
-
-def _shortened(text: str, width: int) -> str:
-    return text if len(text) <= width else text[: width - 3] + "..."
 
 
 def _identifier(given: Any, source: str, taken: set[str]) -> str:
@@ -144,14 +127,14 @@ def _identifier(given: Any, source: str, taken: set[str]) -> str:
 
 
 def _refused_tags(kind: str, tags: set[str]) -> Iterator[str]:
-    if unknown := sorted(tags - set(TAGS)):
-        yield f"unknown tag {', '.join(unknown)}. The tags are {', '.join(TAGS)}."
-    misplaced = tags & (_OF_CODE if kind == "markdown" else set(STARTS))
-    if misplaced:
+    if kind not in ("code", "markdown"):
+        yield f"a {kind} cell. Use Markdown or code."
+    if unknown := sorted(tags - {*TAGS}):
+        yield f"unknown tag {', '.join(unknown)}. The tags are {', '.join(sorted(TAGS))}."
+    if misplaced := tags & {*(_OF_CODE if kind == "markdown" else STARTS)}:
         yield f"a {kind} cell tagged {', '.join(sorted(misplaced))}. CONTRIBUTING.md says which cells take that tag."
-    for pair in (set(STARTS), {"experiment", "stable"}):
-        if pair <= tags:
-            yield f"tagged both {' and '.join(sorted(pair))}. Keep one."
+    if {"experiment", "stable"} <= tags:
+        yield "tagged both experiment and stable. Keep one."
     if "nbval-ignore-output" in tags and "experiment" not in tags:
         yield "tagged nbval-ignore-output but not experiment. Its output would never be checked."
 
@@ -168,15 +151,14 @@ def _clean_output(output: dict[str, Any], execution_count: int) -> dict[str, Any
 def _refused_outputs(outputs: Sequence[dict[str, Any]]) -> Iterator[str]:
     """Why these cannot be the stored outputs of a stable cell."""
     if not outputs:
-        yield "a stable cell without output. Run: python -m authoring.normal_form --write"
+        yield "a stable cell without output. Run: python -m authoring.notebook_form --execute"
     for output in outputs:
         data = output.get("data", {})
         if output["output_type"] == "error":
             yield f"the stored output is an error, {output['ename']}. Mend the cell and run it again."
-        elif output.get("name") == "stderr":
-            text = _shortened(output["text"].strip(), 60)
-            yield f"the stored output holds a warning or log on stderr ({text!r}). Mend what causes it."
-        elif _WIDGET_VIEW in data:
+        if output.get("name") == "stderr":
+            yield f"the stored output is a warning or log ({output['text'].strip()[:60]!r}). Mend what causes it."
+        if any("widget-view" in kind for kind in data):
             yield "a widget in a stable cell: nothing of it can be stored. Tag the cell experiment."
         texts = [value for kind, value in data.items() if isinstance(value, str) and not kind.startswith("image/p")]
         if match := _OF_THIS_MACHINE.search("\n".join([*texts, output.get("text", "")])):
@@ -185,31 +167,23 @@ def _refused_outputs(outputs: Sequence[dict[str, Any]]) -> Iterator[str]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m authoring.normal_form", description="Keep the notebooks in one normal form."
+        prog="python -m authoring.notebook_form", description="Say which notebooks are not as they have to be."
     )
-    action = parser.add_mutually_exclusive_group(required=True)
-    words = "say what is not in normal form, and exit 1 if anything is"
-    action.add_argument("--check", action="store_true", help=words)
-    action.add_argument("--write", action="store_true", help="run the notebooks and store them in normal form")
-    words = "with --write: keep the stored outputs of stable cells"
-    parser.add_argument("--no-execute", action="store_true", help=words)
+    action = parser.add_mutually_exclusive_group()
+    action.add_argument("--write", action="store_true", help="mend them; the stored outputs of stable cells stay")
+    action.add_argument("--execute", action="store_true", help="run them, and store the outputs of stable cells anew")
     parser.add_argument("paths", nargs="*", type=Path, help="notebooks; all lessons by default")
     options = parser.parse_args(arguments)
-    paths = options.paths or sorted(notebooks_root().glob("*.ipynb"))
     problems = []
-    for path in paths:
+    for path in options.paths or sorted(notebooks_root().glob("*.ipynb")):
         try:
-            if options.check:
+            if not (options.write or options.execute):
                 problems += check(path)
-            else:
-                changed = write(path, execute=not options.no_execute)
-                print(f"{path.name}: {'written' if changed else 'unchanged'}")
+            elif write(path, execute=options.execute):
+                print(f"{path.name}: written")
         except LessonError as error:
             problems.append(str(error))
-    if problems:
-        print(*problems, sep="\n", file=sys.stderr)
-    elif options.check:
-        print(f"{len(paths)} notebook{'' if len(paths) == 1 else 's'} in normal form")
+    print(*problems, sep="\n", end="\n" * bool(problems), file=sys.stderr)
     return 1 if problems else 0
 
 

@@ -23,10 +23,10 @@ from course_utils.files import write_whole
 from course_utils.lesson_order import OrderError
 
 ROOT = Path(__file__).resolve().parents[1]
-# What people write, and a list whose keys are files. CHANGELOG.md keeps the numbers of its day.
+# What people write. CHANGELOG.md keeps the numbers of its day.
 _TEXTS = (
     *("README.md", "CONTRIBUTING.md", "book/*.md", "book/reference/*.md", "course_utils/lessons/*/*.yml"),
-    *("notebooks/*.ipynb", "tests/seconds.json"),
+    "notebooks/*.ipynb",
 )
 _NAME = re.compile(r"(?:\d\d_)?(?P<slug>[a-z][a-z0-9_]*)")
 _MENTION = re.compile(

@@ -13,10 +13,11 @@ import pytest
 
 from authoring.markdown_texts import prose_only, text_files
 from authoring.notebook_form import check
-from course_utils.lesson_notebooks import Lesson, experiments, find_lessons, needs, parsed_cells, read_notebook
+from course_utils.lesson_notebooks import Lesson, experiments, find_lessons, needs, read_notebook
 from course_utils.results import store
 from course_utils.results.code_hash import code_hash
 from tests.authoring import lesson_form
+from tests.made_up_notebooks import parsed_cells
 
 ROOT = Path(__file__).resolve().parents[2]
 LESSONS = find_lessons()

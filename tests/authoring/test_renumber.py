@@ -39,7 +39,6 @@ def course(tmp_path: Path) -> Path:
     save(tmp_path / "notebooks/02_third.ipynb", "# 02 · The third")
     page = "[Lesson 01](../notebooks/01_second.ipynb#01-a-part), lessons 00, 01 and 02, `02_third`, 02_other, lesson 1."
     (tmp_path / "book/page.md").write_text(page, encoding="utf-8")
-    (tmp_path / "tests/seconds.json").write_text('{"notebooks/02_third.ipynb": 1.0}', encoding="utf-8")
     return tmp_path
 
 
@@ -56,7 +55,7 @@ def order(course: Path, *slugs: str) -> None:
 
 
 def texts(course: Path) -> dict[str, str]:
-    kept = [*course.glob("notebooks/*"), *course.glob("book/*"), *course.glob("tests/*")]
+    kept = [*course.glob("notebooks/*"), *course.glob("book/*")]
     return {path.name: path.read_text(encoding="utf-8") for path in kept}
 
 
@@ -70,9 +69,7 @@ def test_a_lesson_in_the_middle_moves_all_that_come_after_it(course: Path):
     assert "notebooks/02_third.ipynb -> 03_third.ipynb" in list(found.lines(course))
     renumber.apply(found)
     now = texts(course)
-    assert {*now} == {
-        *("00_first.ipynb", "01_new.ipynb", "02_second.ipynb", "03_third.ipynb", "page.md", "seconds.json")
-    }
+    assert {*now} == {*("00_first.ipynb", "01_new.ipynb", "02_second.ipynb", "03_third.ipynb", "page.md")}
     # A line that leads on to another lesson loses its words: they were about the one before.
     assert r'"Next: [01 · The new](01_new.ipynb): How \"new\" is it?"' in now["00_first.ipynb"]
     assert "See lesson 03." in now["00_first.ipynb"]
@@ -84,7 +81,6 @@ def test_a_lesson_in_the_middle_moves_all_that_come_after_it(course: Path):
     assert now["page.md"] == (
         "[Lesson 02](../notebooks/02_second.ipynb#02-a-part), lessons 00, 02 and 03, `03_third`, 02_other, lesson 1."
     )
-    assert "notebooks/03_third.ipynb" in now["seconds.json"]
     assert renumbered(course) == RenumberedFiles(), "a second run finds nothing"
 
     (course / "notebooks/01_new.ipynb").unlink()

@@ -10,7 +10,7 @@ from torch.overrides import TorchFunctionMode
 from course_utils.lessons.answers import NotRight, ask, exercise
 
 
-class _Copies(TorchFunctionMode):
+class _CopiesToDevice(TorchFunctionMode):
     """Notes what sends values to the gradient's device: ``meta`` takes them without a wait, and a GPU does not."""
 
     found = False
@@ -27,7 +27,7 @@ class _Copies(TorchFunctionMode):
 def check_clip(answer: Any) -> str | None:
     """Runs the answer on ``meta``, for its waits; then on the CPU, for its values."""
     try:
-        with _Copies() as copies:
+        with _CopiesToDevice() as copies:
             ask(answer, torch.empty(3, 2, device="meta"), 1.0)
     except NotRight as problem:
         words = str(problem)

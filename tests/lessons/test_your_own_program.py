@@ -7,16 +7,14 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch.nn import functional
 
-from course_utils.lessons.your_own_program import cases, pictures, planted
+from course_utils.lessons.your_own_program import cases, planted
 from course_utils.results.lessons import find_lesson
-from course_utils.show.advice import Advice
 from own_program import diagnose, read_trace
 from tests.own_clock import own_clock
 
@@ -128,35 +126,6 @@ def test_the_program_gives_the_same_losses_planted_and_mended() -> None:
     assert losses[0][0] != losses[0][2]  # it trains
 
 
-def test_one_by_one_and_at_once_are_the_same_network() -> None:
-    losses = [[step().item() for _ in range(2)] for step in map(cases.tagger_step, (True, False))]
-    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
-
-
-def _found(step_s: float, *plan: Advice) -> Any:
-    phases = {phase: 0.0 for phases in cases.PARTS.values() for phase in phases} | {"waiting for data": 0.5}
-    return SimpleNamespace(step_s=step_s, phases=phases, card=lambda: SimpleNamespace(plan=plan))
-
-
-def test_each_reading_has_its_first_entry_and_what_was_saved_by_the_next_one() -> None:
-    entry = Advice("pass fused=True to AdamW", "It loops.", "torch_compile", 0.2, "tried")
-    several = [_found(0.040, entry), _found(0.010), _found(0.005)]
-    table = cases.readings(several, name="your_own_program/made_up")
-    first, _, last = table
-    assert (first["it said"], first["it saved"], first["fused AdamW"]) == ("tried 20%", pytest.approx(0.75), 0.2)
-    assert (last["its plan begins"], last["it saved"]) == ("3. nothing stands out", None)
-    assert table.card().words == "2 mends: 40.0 ms become 5.00 ms, 8.00 times as fast."
-    assert first["data"] == 0.020
-
-
-def test_the_picture_says_how_a_share_grew_while_its_milliseconds_stayed() -> None:
-    waits = [_found(0.040), _found(0.020), _found(0.010), _found(0.008)]
-    for found, share in zip(waits, (0.25, 0.5, 0.1, 0.1), strict=True):
-        found.phases["waiting for data"] = share
-    shown = pictures.where_the_time_goes(cases.readings(waits, name="your_own_program/made_up"))
-    assert shown.sentence == "The wait for data stays 10.0 ms: 25% of the first step, 50% of the second."
-
-
 # What to paste
 
 
@@ -164,7 +133,3 @@ def test_a_trace_of_too_few_batches_is_no_file(tmp_path: Path) -> None:
     path, record_trace = tmp_path / "trace.json.gz", _pasted("record_trace")
     record_trace(list(cases.loader(wait_s=0))[:6], _step(), str(path))
     assert not path.exists()
-
-
-def test_what_was_recorded_is_counted(tmp_path: Path) -> None:
-    assert _pasted("what_is_in")(_trace(0, tmp_path)) == {"steps": 4, "of the GPU": 0}

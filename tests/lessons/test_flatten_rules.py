@@ -51,14 +51,3 @@ def test_one_forward_brings_the_pasted_answer_up_to_date(is_scattered: Callable[
         rnn(x)
     assert not is_scattered(assigned)
     assert not is_scattered(normed)
-
-
-def test_pasted_code_does_not_see_gaps_nor_missing_biases(is_scattered: Callable[[nn.RNNBase], bool]) -> None:
-    for rnn, gap in ((nn.LSTM(8, 8), 7), (nn.LSTM(8, 8, bias=False), 0)):
-        assert is_scattered(rnn)
-        weights = sorted(rnn.parameters(), key=lambda weight: -weight.dim())
-        buffer, start = torch.zeros(sum(weight.numel() + gap for weight in weights)), 0
-        for weight in weights:
-            weight.data = buffer[start : start + weight.numel()].view_as(weight)
-            start += weight.numel() + gap
-        assert not is_scattered(rnn)

@@ -1,4 +1,4 @@
-"""`host_device_syncs`: its mode for waits, its two trainings, its late value, answers of another form."""
+"""`host_device_syncs`: its mode for waits, its two trainings, its late value, its reading of a profile."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import contextlib
 import inspect
 import math
 import re
-import statistics
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +17,6 @@ from torch import nn
 
 from course_utils.lesson_notebooks import find_lesson, read_notebook
 from course_utils.lessons.host_device_syncs import cases
-from course_utils.lessons.host_device_syncs.checks import check_clip
 
 NOTEBOOK = find_lesson("host_device_syncs").path
 SOURCES = [cell["source"] for cell in read_notebook(NOTEBOOK)["cells"]]
@@ -88,11 +86,10 @@ def test_the_mode_names_the_line_of_each_wait_and_no_other(mode: dict[str, Any])
     assert set(lines_of(mode, run)) == set(waiting)
 
 
-@pytest.mark.parametrize("options", [{"foreach": False}, {"foreach": True}])
-def test_a_step_counter_that_was_moved_to_the_gpu_is_read(mode: dict[str, Any], options: dict[str, bool]):
+def test_a_step_counter_that_was_moved_to_the_gpu_is_read(mode: dict[str, Any]):
     weight = nn.Parameter(torch.ones(4, device="meta"))
     weight.grad = torch.ones_like(weight)
-    optimizer = torch.optim.AdamW([weight], **options)
+    optimizer = torch.optim.AdamW([weight])
     assert lines_of(mode, optimizer.step) == []
     optimizer.state[weight]["step"] = optimizer.state[weight]["step"].to("meta")
     assert lines_of(mode, optimizer.step) != []
@@ -113,13 +110,9 @@ def test_the_mode_sees_the_scaler_wait(mode: dict[str, Any]):
 @pytest.mark.parametrize(
     ("after", "count"),
     [
-        (lambda x: x[x > 0].topk(3), 1),
-        (lambda x: torch.distributions.Beta(x, x, validate_args=False).rsample(), 0),  # meta cannot draw it
         (lambda x: x[x > 0].view(5, 3), 1),
-        (lambda x: x.masked_select(x > 0).topk(3), 1),
         (lambda x: x[x > 0].topk(20), 1),  # too many: a real error, and no second wait
         (lambda x: torch.distributions.Normal(x, x, validate_args=True), 2),
-        (lambda x: torch.distributions.Normal(x, x, validate_args=False), 0),
         (lambda x: torch.distributions.Normal(x, x, validate_args=False).sample(), 0),  # waits on a GPU: it is missed
     ],
 )
@@ -130,30 +123,12 @@ def test_a_selection_takes_all_and_arguments_are_valid(mode: dict[str, Any], aft
     assert len(mode["waits"]) == count
 
 
-@pytest.mark.parametrize(
-    ("guard", "passes"),
-    [
-        (lambda x: torch.isfinite(x.sum()), False),
-        (lambda x: x.sum() > 0, False),
-        (lambda x: torch.allclose(x, x), False),
-        (lambda x: torch.isfinite(x.sum()).all(), True),
-    ],
-)
-def test_a_guard_passes_only_after_all(mode: dict[str, Any], guard: Any, passes: bool):
+def test_a_guard_passes_only_after_all(mode: dict[str, Any]):
     x = torch.ones(4, device="meta")
     with mode["Waits"]():
-        assert bool(guard(x)) == passes
-    assert len(mode["waits"]) == 1
-
-
-def test_a_wait_in_a_frame_of_the_standard_library_is_told_of_your_line(mode: dict[str, Any]):
-    numbers = torch.ones(3, device="meta")
-
-    def run():
-        statistics.fmean(numbers)  # yours
-
-    assert {line.strip() for line in lines_of(mode, run)} == {"statistics.fmean(numbers)  # yours"}
-    assert mode["waits"][0][0] == f"{Path(__file__).name} {run.__code__.co_firstlineno + 1}"
+        passes = [bool(x.sum() > 0), torch.allclose(x, x), bool(torch.isfinite(x).all())]
+    assert passes == [False, False, True]
+    assert len(mode["waits"]) == 3
 
 
 def test_both_trainings_leave_the_same_weights():
@@ -180,46 +155,6 @@ def test_the_mended_training_shows_the_mean_of_its_last_ten_losses_and_stops_at_
         names["mended"](model, optimizer, iter(batches), bar)
 
 
-# Answers of another form
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [
-        lambda g, most: g * torch.clamp(most / (g.norm() + 1e-6), max=1.0),
-        lambda g, most: torch.where(g.norm() > most, g * most / g.norm(), g),
-        lambda g, most: g.mul_((most / g.norm()).clamp(max=1)),
-        lambda g, most: g / (g.norm() / most).clamp(min=1),
-        lambda g, most: g * torch.minimum(most / g.norm(), torch.ones_like(g.norm())),
-        lambda g, most: g * torch.minimum(most / g.norm(), torch.ones((), device=g.device)),
-        lambda g, most: g * torch.minimum(most / g.norm(), torch.tensor(1.0)),  # a GPU takes a scalar of the CPU
-    ],
-)
-def test_a_gradient_is_clipped_in_many_ways(answer: Any):
-    assert check_clip(answer).outcome == "right"
-
-
-@pytest.mark.parametrize(
-    ("answer", "words"),
-    [
-        (lambda g, most: g * (most / g.norm()).clamp(max=0.5), "was to have 1|comes out changed"),
-        (lambda g, most: g.norm(), "same shape"),
-        (lambda g, most: None, "return"),
-        (lambda g, most: g * most.item(), "has no attribute 'item'"),
-        (lambda g, most: g * min(1.0, most / g.norm().item()), r"in line \d+, `.*meta.*wait there"),
-        (lambda g, most: g * most / g.norm() if g.norm() > most else g, r"in line \d+, `.*meta.*wait there"),
-        (lambda g, most: g / g.norm() if most < g.norm().cpu() else g, r"in line \d+, `.*meta.*wait there"),
-        (lambda g, most: g * torch.minimum(most / g.norm(), torch.tensor(1.0).to(g.device)), "waits for such a copy"),
-        (lambda g, most: g * torch.minimum(most / g.norm(), g.new_tensor(1.0)), "waits for such a copy"),
-        (lambda g, most: g * (most / g.norm(dim=1, keepdim=True)).clamp(max=1), "each row or column"),
-    ],
-)
-def test_what_clips_in_no_way_is_told_so(answer: Any, words: str):
-    feedback = check_clip(answer)
-    assert feedback.outcome == "not yet"
-    assert re.search(words, feedback.words)
-
-
 # What else is there to paste
 
 
@@ -235,9 +170,6 @@ def test_a_late_value_comes_one_call_later():
     assert late(buffer) == 5.0
     assert late() == 0.0  # the last one, after the loop
     assert late() is None
-
-
-# The profile
 
 
 def test_an_annotation_is_no_kernel_and_copies_count(monkeypatch: pytest.MonkeyPatch, capsys: Any):
@@ -257,6 +189,3 @@ def test_an_annotation_is_no_kernel_and_copies_count(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(torch.profiler.profile, "events", lambda self: events)
     defined(cell)
     assert "1.5 ms of 4.0 ms" in capsys.readouterr().out
-    events.clear()
-    defined(cell)
-    assert "no GPU" in capsys.readouterr().out

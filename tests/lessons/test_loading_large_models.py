@@ -14,9 +14,9 @@ from torch import nn
 
 from course_utils.lesson_notebooks import find_lesson, read_notebook
 from course_utils.lessons.loading_large_models import cases
-from course_utils.lessons.loading_large_models.checks import Decoder
+from course_utils.lessons.loading_large_models.checks import TiedLlama
 from course_utils.lessons.loading_large_models.fresh_process import staged
-from course_utils.materials.models import GPT, Llama
+from course_utils.materials.models import GPT
 
 MIB = 2**20
 linux = pytest.mark.skipif(sys.platform != "linux", reason="asks Linux")
@@ -40,9 +40,7 @@ class Truncated(nn.Module):
 
 
 MODELS = {
-    "llama": lambda: Llama(width=32, layers=1),
     "tied": lambda: GPT(width=32, layers=1),
-    "lstm": lambda: nn.LSTM(4, 4),
     "attention": lambda: nn.TransformerEncoderLayer(8, 2),
     "statistics": Truncated,
 }
@@ -80,18 +78,17 @@ def test_a_weight_too_few_is_an_error(pasted: dict[str, Any]):
 
 
 def test_what_is_wrong_is_named(pasted: dict[str, Any], capsys: Any):
-    state, fresh = Decoder().state_dict(), Decoder()
+    state, fresh = TiedLlama().state_dict(), TiedLlama()
     with torch.device("meta"):
-        assigned, never_loaded, emptied = Decoder(), Decoder(), Decoder()
+        assigned, never_loaded, emptied = TiedLlama(), TiedLlama(), TiedLlama()
     assigned.load_state_dict(dict(state), assign=True)  # a dictionary of its own: this one remembers `assign`
     emptied.to_empty(device="cpu")
     emptied.tie_weights()
     emptied.turns.fill_(float("nan"))
     emptied.load_state_dict(state)
-    lacks = {name: value for name, value in state.items() if name != "norm.weight"}
 
-    def said(model: nn.Module, saved: dict[str, Any] = state) -> set[str]:
-        pasted["check_loaded"](model, fresh, saved)
+    def said(model: nn.Module) -> set[str]:
+        pasted["check_loaded"](model, fresh, state)
         return set(capsys.readouterr().out.splitlines())
 
     assert said(assigned) == {"turns: torch.complex64 on meta", "tied weights: no longer tied"}
@@ -102,10 +99,8 @@ def test_what_is_wrong_is_named(pasted: dict[str, Any], capsys: Any):
     emptied.norm.weight.data *= 1 + 5e-7  # what a file holds has no slack
     assert said(emptied) == {"turns: other numbers", "norm.weight: other numbers"}
     emptied.reset_buffers()
-    with pytest.raises(KeyError, match=r"norm\.weight"):
-        said(emptied, lacks)
     assert {"turns: torch.complex64 on meta", "head.weight: torch.float32 on meta"} < said(never_loaded)
-    assert {"head.weight: other numbers"} < said(Decoder())
+    assert {"head.weight: other numbers"} < said(TiedLlama())
     emptied.norm.bfloat16()
     assert said(emptied) == {"norm.weight: torch.bfloat16 on cpu"}
 
@@ -114,7 +109,7 @@ def test_nothing_is_drawn_as_in_the_lesson(pasted: dict[str, Any]):
     for context in (pasted["no_drawing"], cases.no_drawing):
         before = torch.get_rng_state()
         with context():
-            MODELS["llama"](), Truncated(), MODELS["attention"]()
+            MODELS["tied"](), Truncated(), MODELS["attention"]()
             assert torch.equal(nn.init.ones_(torch.empty(4)), torch.ones(4))  # what is not random is done
         assert torch.equal(torch.get_rng_state(), before)
 
@@ -133,22 +128,6 @@ def assigned(path: Path, done: Any) -> tuple[Any, float]:
     return model, float(model.weight.max())
 
 
-def imported_for_meta(done: Any) -> tuple[None, float]:
-    return None, float("torch._dynamo" in sys.modules)
-
-
-def fail(done: Any) -> tuple[None, float]:
-    return None, 1 / 0
-
-
-@linux
-def test_a_process_pays_for_its_imports_itself():
-    with torch.device("meta"):
-        nn.Embedding(2, 2)
-    assert "torch._dynamo" in sys.modules
-    assert staged(imported_for_meta)["answer"] == 0
-
-
 @linux
 def test_memory_of_its_own_and_of_a_file(tmp_path: Path):
     run = staged(fill)
@@ -158,12 +137,6 @@ def test_memory_of_its_own_and_of_a_file(tmp_path: Path):
     run = staged(partial(assigned, tmp_path / "model.pt"))
     assert run["own memory"] < 4 * MIB
     assert 32 * MIB <= run["file in use"] < 64 * MIB  # with pages of code
-
-
-@linux
-def test_a_call_that_fails_says_why():
-    with pytest.raises(RuntimeError, match="ZeroDivisionError: division by zero"):
-        staged(fail)
 
 
 def test_a_full_disk_is_told_before_anything_is_written(monkeypatch: pytest.MonkeyPatch):
@@ -178,7 +151,6 @@ def test_a_full_disk_is_told_before_anything_is_written(monkeypatch: pytest.Monk
     ("line", "ended"),
     [
         ("torch.save(model.state_dict(), path)", -7),
-        ("os.unlink(path); assert torch.equal(model.weight, saved.weight)", 0),
         ("torch.save({}, path + '2'); os.replace(path + '2', path); assert torch.equal(model.weight, saved.weight)", 0),
     ],
 )

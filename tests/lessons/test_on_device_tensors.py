@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from course_utils.lesson_notebooks import find_lesson, read_notebook
-from course_utils.lessons.on_device_tensors.cases import OPERATIONS, outcome, waits
+from course_utils.lessons.on_device_tensors.cases import OPERATIONS, outcome
 from course_utils.lessons.on_device_tensors.pictures import copies
 
 
@@ -35,12 +35,9 @@ def test_an_operation_does_what_its_line_does(line: str):
     torch.testing.assert_close(*states)
 
 
-@pytest.mark.parametrize(
-    ("line", "expected"),
-    [("gpu + cpu", "raises"), ("gpu + gpu", "free"), ("gpu[index]", "waits"), ("gpu.fill_(torch.tensor(5.0))", "free")],
-)
-def test_two_devices_meet(line: str, expected: str):
-    assert outcome(line) == expected
+def test_two_devices_meet():
+    lines = "gpu + cpu", "gpu + gpu", "gpu[index]", "gpu.fill_(torch.tensor(5.0))"
+    assert [outcome(line) for line in lines] == ["raises", "free", "waits", "free"]
 
 
 def test_a_line_that_is_wrong_anyway_is_no_answer():
@@ -48,23 +45,6 @@ def test_a_line_that_is_wrong_anyway_is_no_answer():
         outcome("gpu + nobody")
     with pytest.raises(RuntimeError, match="broadcast"):
         outcome("torch.ones(3) + torch.ones(2)")
-
-
-@pytest.mark.parametrize("says", ["called a synchronizing CUDA operation", "CUDA out of memory"])
-def test_only_a_wait_is_a_wait(monkeypatch: pytest.MonkeyPatch, says: str):
-    modes: list[str] = []
-    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", modes.append)
-    ones, sizes = torch.ones, {"device": "cpu"}
-    monkeypatch.setattr(torch, "ones", lambda *shape, **options: ones(*shape, **{**options, **sizes}))
-    arange = torch.arange
-    monkeypatch.setattr(torch, "arange", lambda *ends, **options: arange(*ends, **{**options, **sizes}))
-    if "synchronizing" in says:
-        assert waits(f"raise RuntimeError({says!r})")
-        assert not waits("torch.ones(1)")
-    else:
-        with pytest.raises(RuntimeError, match=says):
-            waits(f"raise RuntimeError({says!r})")
-    assert modes[:2] == ["error", "default"]
 
 
 def test_python_goes_on_where_a_copy_does_not_block():
@@ -86,30 +66,17 @@ def trains() -> None:
     ("step", "printed"),
     [
         (trains, ""),
-        (lambda: there().fill_(torch.tensor(0.0)), ""),
         (lambda: there().__setitem__(slice(2), torch.tensor(0.0)), ""),
-        (lambda: there().__setitem__(slice(1), 5), ""),
         (lambda: there().__setitem__(there() > 0, 5), ""),
         (lambda: there().__setitem__(0, there().sum()), ""),
-        (lambda: there().__setitem__((None, 0), 5), ""),
-        (lambda: there()[:2].view([2, 1]).permute([1, 0]), ""),
         (lambda: torch.tensor(2.0) * there(), ""),
-        (lambda: torch.as_tensor(there()), ""),
         (lambda: there()[torch.tensor([0, 3])], "__getitem__ in:"),
         (lambda: there()[[0, 3]], "__getitem__ in:"),
-        (lambda: there()[None][:, [0, 3]], "__getitem__ in:"),
         (lambda: there()[np.array([0, 3])], "__getitem__ in:"),
-        (lambda: there()[range(2)], "__getitem__ in:"),
-        (lambda: there()[(0, 1),], "__getitem__ in:"),
-        (lambda: torch.asarray([2.0], device="meta"), "asarray in:"),
         (lambda: there().__setitem__(0, 5), "__setitem__ in:"),
-        (lambda: there().__setitem__(np.int64(0), 5), "__setitem__ in:"),
-        (lambda: there().view(2, 2).__setitem__((0, torch.tensor(1)), 5), "__setitem__ in:"),
-        (lambda: there().__setitem__(0, torch.tensor(0.0)), "__setitem__ in:"),
         (lambda: there().__setitem__(slice(2), torch.zeros(2)), "__setitem__ in:"),
         (lambda: torch.tensor([2.0], device="meta"), "tensor in:"),
         (lambda: there().new_tensor([2.0]), "new_tensor in:"),
-        (lambda: there()[0].copy_(torch.tensor(1.0)), "copy_ in:"),
         (lambda: torch.tensor(0.1).to(there().device), "to in:"),
         (lambda: torch.where(there() > 0, torch.tensor(0.0), 1.0), "where in:"),
     ],

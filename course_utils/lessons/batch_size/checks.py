@@ -30,7 +30,6 @@ _WAYS: dict[str | None, Callable[[Any], int]] = {
     "largest": lambda run: max(_fitting(run)),
     "by_speed": lambda run: max(_fitting(run), key=run[1].__getitem__),
     "by_samples": lambda run: min(_fitting(run), key=run[0].__getitem__),
-    "upside_down": lambda run: max(_fitting(run), key=lambda batch: run[0][batch] / run[1][batch]),
     "too_large": lambda run: _first(run, list(run[0])),
     "in_proportion": lambda run: _first(run, [b for b in run[0] if b * max(run[2].values()) / max(run[2]) <= run[3]]),
 }

@@ -11,14 +11,14 @@ from course_utils.show.timeline import Span, Timeline, timeline
 _COLOURS = {"load": "orange", "step": "green", "price": "purple", "sending": "blue", "waits": ""}
 
 
-class Parts(NamedTuple):
+class StepParts(NamedTuple):
     load: float  # seconds: what a step without a worker takes beyond the step alone
     step: float
     price: float  # what two workers leave, without the wait for the first batch
     sending: float  # what a batch of one worker takes beyond its load; the pass ends with one price and one step
 
     @classmethod
-    def of(cls, steps: Comparison) -> Parts:
+    def of(cls, steps: Comparison) -> StepParts:
         labels, count = ("step only", "no worker", "1 worker", "2 workers"), steps["2 workers"].measurement.items
         only, none, one, two = (a_batch(steps, label) for label in labels)
         load, price = none - only, two - only - (none - only) / count
@@ -47,7 +47,7 @@ def unequal_words(passes: Comparison) -> str:
 
 def lanes(steps: Comparison) -> Timeline:
     """Draw the first batches, as long as `data_loading/step` recorded their parts."""
-    parts = Parts.of(steps)
+    parts = StepParts.of(steps)
     panels = {name: _loop(parts, n) for n, name in enumerate(("No worker", "1 worker", "2 workers"))}
     load, step, price, sending = (f"{1e3 * each:.1f} ms" for each in parts)
     says = f"Load {load}, sending (blue) {sending}, price (purple) {price}, step {step}: two workers deliver in time."
@@ -55,7 +55,7 @@ def lanes(steps: Comparison) -> Timeline:
     return timeline(says, panels, _COLOURS, alt, **steps.stamp("worked out from its parts, to scale"))
 
 
-def _loop(parts: Parts, workers: int, batches: int = 5) -> dict[str, list[Span]]:
+def _loop(parts: StepParts, workers: int, batches: int = 5) -> dict[str, list[Span]]:
     """Batch by batch: which worker loads it from when on, and when the loop takes it."""
     now, loop, lanes = 0.0, [], [[] for _ in range(workers)]
     for number in range(batches):

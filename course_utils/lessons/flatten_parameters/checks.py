@@ -34,11 +34,11 @@ def check_repair(answer: Any) -> str | None:
         change(rnns[name])
     done = {name: operation for name, (operation, _) in _DONE.items()}
     before = {name: rnn.calls for name, rnn in rnns.items()}
-    returned = effect(answer, dict(rnns), dict(done))
+    effect(answer, dict(rnns), dict(done))
     calls = {name: rnn.calls - before[name] for name, rnn in rnns.items()}
     called = {name for name, count in calls.items() if count}
     if not called:
-        return "none" if returned is None else "named"
+        return "none"
     if called == set(rnns):
         return "all"
     if "a tied one" in called:

@@ -10,7 +10,7 @@ from torch.overrides import TorchFunctionMode
 from course_utils.lessons.answers import NotRight, ask, exercise
 
 
-class _Copies(TorchFunctionMode):
+class _CopiesToDevice(TorchFunctionMode):
     """Notes what sends values to the gradient's device: ``meta`` takes them without a wait, and a GPU does not."""
 
     found = False
@@ -27,7 +27,7 @@ class _Copies(TorchFunctionMode):
 def check_clip(answer: Any) -> str | None:
     """Runs the answer on ``meta``, for its waits; then on the CPU, for its values."""
     try:
-        with _Copies() as copies:
+        with _CopiesToDevice() as copies:
             ask(answer, torch.empty(3, 2, device="meta"), 1.0)
     except NotRight as problem:
         words = str(problem)
@@ -41,7 +41,6 @@ def check_clip(answer: Any) -> str | None:
         ) from problem
     if copies.found:
         return "copies"
-    # Both columns and both rows are too long by themselves, so that a norm of each shows.
     long = torch.tensor([[1.0, 2.0], [2.0, 4.0]])
     clipped, kept, still = (_tensor(ask(answer, each.clone(), 1.0), each) for each in (long, long / 10, 0 * long))
     if still.isnan().any():
@@ -50,8 +49,6 @@ def check_clip(answer: Any) -> str | None:
         return "never"
     if torch.equal(clipped, long.clamp(-1, 1)):
         return "each_number"
-    if any(_close(clipped, long / long.norm(dim=dim, keepdim=True)) for dim in (0, 1)):
-        return "each_part"
     if not _close(kept, long / 10):
         return "enlarges"
     if not (_close(clipped, long / 5) and _close(still, 0 * long)):

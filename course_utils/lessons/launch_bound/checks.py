@@ -13,7 +13,7 @@ from course_utils.lessons.answers import NotRight, ask, exercise
 _SIZES = (4, 4, 3, 4, 3)
 
 
-class _Recorder:
+class _GraphStandIn:
     """Keeps where a step reads and writes. Each replay runs it there again, on what lies there now."""
 
     made = replays = 0
@@ -36,7 +36,7 @@ def _step(batch: torch.Tensor) -> torch.Tensor:
 @exercise
 def check_by_shape(answer: Any) -> str | None:
     """Examine ``by_shape(step, record)``: a function of a batch that replays a graph made for its shape."""
-    recorder = _Recorder()
+    recorder = _GraphStandIn()
     run = ask(answer, _step, recorder.record)
     batches = [torch.full((size, 2), 10.0 * number) for number, size in enumerate(_SIZES, start=1)]
     given, outs = [batch.clone() for batch in batches], []

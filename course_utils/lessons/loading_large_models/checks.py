@@ -12,7 +12,7 @@ from course_utils.materials.models import Llama, rotary_turns
 from course_utils.measure.fresh import Switches
 
 
-class Decoder(Llama):
+class TiedLlama(Llama):
     """What the exercise loads: drawn by no ``nn.init``, output layer and embedding tied, ``turns`` in no state."""
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class Decoder(Llama):
 def check_load_decoder(answer: Any) -> str | None:
     """Looks at every tensor of the model, which was built in memory full of NaN; then at a file that lacks one."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, torch.random.fork_rng(devices=[]):
-        path, expected = f"{folder}/model.pt", Decoder()
+        path, expected = f"{folder}/model.pt", TiedLlama()
         state, before = expected.state_dict(), torch.get_rng_state()
         torch.save(state, path)
         if hint := _hint(_loaded(answer, path), expected):
@@ -54,11 +54,11 @@ def _loaded(answer: Any, path: str) -> Any:
     with Switches.kept():
         torch.use_deterministic_algorithms(True)  # fills memory that nobody initialised with NaN
         torch.utils.deterministic.fill_uninitialized_memory = True
-        return ask(answer, Decoder, path)
+        return ask(answer, TiedLlama, path)
 
 
-def _hint(model: Any, expected: Decoder) -> str | None:
-    if not isinstance(model, Decoder):
+def _hint(model: Any, expected: TiedLlama) -> str | None:
+    if not isinstance(model, TiedLlama):
         raise NotRight(f"Return the model; you return {type(model).__name__}.")
     its = {**dict(model.named_parameters(remove_duplicate=False)), **dict(model.named_buffers())}
     for name, value in {**expected.state_dict(), "turns": expected.turns}.items():

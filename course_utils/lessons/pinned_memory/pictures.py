@@ -47,7 +47,7 @@ def point(loop: Sweep) -> str:
     return " ".join(said)
 
 
-class Parts(NamedTuple):
+class BatchParts(NamedTuple):
     """What one batch of 16 MiB takes on the H200 and its CPU, each recorded apart from the loop, in seconds."""
 
     copy: float  # `.to("cuda")` of a batch from a worker, with the transfer of its pieces
@@ -55,7 +55,7 @@ class Parts(NamedTuple):
     transfer: float  # `.to("cuda", non_blocking=True)` of pinned memory
 
     @classmethod
-    def of_record(cls) -> Parts:
+    def of_record(cls) -> BatchParts:
         batch = recorded("pinned_memory/copy", machine="nvidia-h200")["16 MiB"]
         arrived = recorded("pinned_memory/arrived_batch", machine="nvidia-h200")
         first_read = arrived["just arrived"].median_s - arrived["read before"].median_s
@@ -67,7 +67,7 @@ def lanes() -> Timeline:
     """Draw a step of both lengths, from the plain loader and with pin_memory=True, as long as the H200 recorded it."""
     loop, parts, panels, copied = (
         recorded("pinned_memory/training_loop", machine="nvidia-h200"),
-        Parts.of_record(),
+        BatchParts.of_record(),
         {},
         {},
     )

@@ -16,9 +16,6 @@ WRONG = {
         "largest": lambda needed, per_s, peaks, limit: max(fitting(needed, peaks, limit)),
         "by_speed": lambda needed, per_s, peaks, limit: max(fitting(needed, peaks, limit), key=per_s.get),
         "by_samples": lambda needed, per_s, peaks, limit: min(fitting(needed, peaks, limit), key=needed.get),
-        "upside_down": lambda needed, per_s, peaks, limit: max(
-            fitting(needed, peaks, limit), key=lambda batch: needed[batch] / per_s[batch]
-        ),
         "too_large": lambda needed, per_s, peaks, limit: min(needed, key=lambda batch: needed[batch] / per_s[batch]),
         "in_proportion": in_proportion,
     },

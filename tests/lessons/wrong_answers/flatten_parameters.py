@@ -15,7 +15,6 @@ def calls_after(*operations):
 WRONG = {
     "check_repair": {
         "none": calls_after(),
-        "named": lambda rnns, done: [name for name in rnns if done[name] in NEEDY],
         "all": lambda rnns, done: calls_after(*done.values())(rnns, done),
         "self_repairing": calls_after(*NEEDY, "load_state_dict(assign=True)", "new Parameter"),
         "tied": calls_after(*NEEDY, "tied weights"),

@@ -20,7 +20,6 @@ WRONG = {
     "check_clip": {
         "copies": copies,
         "mixes": mixes,
-        "each_part": lambda gradient, max_norm: gradient * (max_norm / gradient.norm(dim=0)).clamp(max=1.0),
         "enlarges": lambda gradient, max_norm: gradient * (max_norm / gradient.norm().clamp(min=1e-6)),
         "each_number": lambda gradient, max_norm: gradient.clamp(-max_norm, max_norm),
         "never": lambda gradient, max_norm: gradient,

@@ -61,12 +61,3 @@ def test_an_answer_is_the_card_as_html_and_as_text_or_a_sentence(tmp_path: Path)
     for content in (b"", b"\x89PNG", b'{"loss": [1.0]}', gzip.compress(b"text"), b"\x1f\x8b\x08\0", b"\x80\x04PK"):
         path.write_bytes(content)
         assert json.loads(answer("{}", str(path)))["sentence"].startswith("given ")
-
-
-def test_a_file_for_which_a_page_is_too_small_is_sent_to_the_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    def fail(*_: object) -> Shown:
-        raise MemoryError
-
-    monkeypatch.setattr(file_reader, "read_trace", fail)
-    (tmp_path / "trace.json").write_bytes(TRACE)
-    assert "make trace ARGS=FILE" in json.loads(answer("{}", str(tmp_path / "trace.json")))["sentence"]

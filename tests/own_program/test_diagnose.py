@@ -217,28 +217,6 @@ def test_a_loader_that_is_too_slow():
     assert not diagnose(step, data=[torch.ones(8, 32)] * 4, budget_s=QUICK_S).plan
 
 
-def test_what_a_step_does_besides():
-    training = Training(2, fused=True)
-
-    def step():
-        time.sleep(4e-3)
-        loss = training.model(training.x).square().mean()
-        loss.backward()
-        time.sleep(8e-3)
-        training.optimizer.step()
-        training.optimizer.zero_grad()
-        time.sleep(6e-3)
-        return loss
-
-    diagnosis = diagnose(step, budget_s=QUICK_S)
-    entries = {advice.change: advice.saves for advice in diagnosis.plan if advice.known == "at most"}
-    between, after, before = sorted(entries, key=lambda change: -entries[change])
-    assert between == "do less between the backward pass and the optimizer's step"
-    assert after == "do what follows the optimizer's step less often"
-    assert before == "prepare batches before the step needs them"
-    assert 0.15 < entries[before] < sum(entries.values()) < 1
-
-
 def test_parameters_that_no_optimizer_updates():
     model, head, x = layers(12, 64), torch.nn.Linear(64, 8), torch.randn(64, 64)
     step = steps_of(lambda: head(model(x)).square().mean(), head)
@@ -401,25 +379,12 @@ def test_names_that_a_step_binds_and_weights_in_another_layout_are_put_back():
 # --- what it refuses
 
 
-def other_data():
+def test_it_refuses_what_it_cannot_judge():
     learning, numbers = learn(), itertools.count(1)
-    return lambda: learning(torch.full((8, 32), float(next(numbers))))
-
-
-MODEL = layers(1)
-
-
-@pytest.mark.parametrize(
-    ("step", "words"),
-    [
-        (lambda: 1, "No parameters were found"),
-        (other_data(), "Let it work on one fixed batch"),
-        (lambda model=MODEL: model(torch.ones(2, 32)).sum(), "ran no backward pass"),
-    ],
-)
-def test_it_refuses_what_it_cannot_judge(step, words):
-    with pytest.raises(StepError, match=re.escape(words)):
-        diagnose(step, budget_s=QUICK_S)
+    with pytest.raises(StepError, match="Let it work on one fixed batch"):
+        diagnose(lambda: learning(torch.full((8, 32), float(next(numbers)))), budget_s=QUICK_S)
+    with pytest.raises(StepError, match="No parameters were found"):
+        diagnose(lambda: 1, budget_s=QUICK_S)
 
 
 def test_what_is_too_close_to_tell_is_not_called_nothing():
@@ -461,16 +426,8 @@ def test_what_is_tried_on_a_gpu():
 # --- how it shows itself
 
 
-def test_the_card_says_where_how_and_what_it_worked_on(capsys):
-    training = Training(2)
-
-    def step():
-        loss = training.step()
-        print("loss", loss.item())  # noqa: T201
-        return loss
-
-    diagnosis = diagnose(step, budget_s=QUICK_S)
-    assert capsys.readouterr().out == ""
+def test_the_card_says_where_how_and_what_it_worked_on():
+    diagnosis = diagnose(Training(2).step, budget_s=QUICK_S)
     text = repr(diagnosis)
     assert "thrown away" in text
     assert "Worked on: model and optimizer." in text

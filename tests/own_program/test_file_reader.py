@@ -18,14 +18,8 @@ from own_program.traces.trace_report import read_trace
 TRACE = gzip.decompress(example_trace())
 SNAPSHOT = {"segments": [], "device_traces": [[]]}
 CONTENTS = {
-    "trace": [TRACE, example_trace(), b'{"deviceProperties": [' + b" " * 50_000 + b'], "traceEvents" : []}', b"<html>"],
-    "snapshot": [
-        pickle.dumps(SNAPSHOT),
-        gzip.compress(pickle.dumps(SNAPSHOT)),
-        json.dumps(SNAPSHOT).encode(),
-        b'[{"device": 0, "segment_type": "large"}]',
-        b"PK, as torch.save writes",
-    ],
+    "trace": [TRACE, example_trace()],
+    "snapshot": [pickle.dumps(SNAPSHOT), gzip.compress(pickle.dumps(SNAPSHOT)), json.dumps(SNAPSHOT).encode()],
 }
 
 

@@ -7,7 +7,6 @@ import io
 import json
 import os
 import pickle
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -38,16 +37,14 @@ def train(line: int) -> tuple[str, int, str]:
 FORWARD = frames(("/home/me/net.py", 7, "forward"), MODULE, train(20))
 BACKWARD = frames(("", 0, "at::empty_cuda"), ENGINE)
 INPUT, STATE = frames(train(19)), frames(ADAM, train(23))
-MOVED = frames((MODULE[0], 900, "_apply"), train(3))
 
 
 class Recorded:
     """A program whose requests the simulated allocator meets, writing down what PyTorch would."""
 
-    def __init__(self, options: str = "", device_bytes: int | None = None, base: int = 0x7F0000000000) -> None:
-        self.allocator = Allocator(AllocatorOptions.parse(options), None, device_bytes)
-        self.allocator._next_address = base
-        self.options, self.entries, self.frames, self.time_us = options, [], {}, 0
+    def __init__(self, device_bytes: int | None = None) -> None:
+        self.allocator = Allocator(AllocatorOptions(), None, device_bytes)
+        self.entries, self.frames, self.time_us = [], {}, 0
 
     def _happens(self, event: Event, size: int, stack: list[dict[str, Any]]) -> None:
         self.time_us += 1000
@@ -71,15 +68,15 @@ class Recorded:
         for name in names:
             self._happens(Free(name), self.allocator.live[name].requested, [])
 
-    def snapshot(self, device: int = 0, since: int = 0, pool: tuple[int, int] = (0, 0)) -> dict[str, Any]:
+    def snapshot(self, device: int = 0, since: int = 0) -> dict[str, Any]:
         segments = [
             {"device": device, "address": each.address, "total_size": each.bytes, "stream": 0}
-            | {"segment_type": each.pool, "segment_pool_id": pool, "is_expandable": each.expandable}
+            | {"segment_type": each.pool, "segment_pool_id": (0, 0), "is_expandable": each.expandable}
             | {"blocks": [self._block(block) for block in each.blocks]}
             for each in self.allocator.state().segments
         ]
         traces = [*([[]] * device), self.entries[since:]]
-        settings = {"PYTORCH_CUDA_ALLOC_CONF": self.options}
+        settings = {"PYTORCH_CUDA_ALLOC_CONF": ""}
         return {"segments": segments, "device_traces": traces, "allocator_settings": settings}
 
     def _block(self, block: BlockState) -> dict[str, Any]:
@@ -110,17 +107,6 @@ def training(steps: int, leak: bool = False) -> Recorded:
         program.give(f"batch {step}", *(f"gradient {step} {layer}" for layer in range(3)))
         if leak:
             program.take(f"logged {step}", 20 * MIB, frames(train(25)))
-    return program
-
-
-def steps(count: int, asks: Callable[[Recorded, int], object], program: Recorded | None = None) -> Recorded:
-    """Steps that train, with what each of them asks for besides."""
-    program = program or Recorded()
-    for step in range(count):
-        program.take(f"kept {step}", (30 + step % 7) * MIB, FORWARD)
-        asks(program, step)
-        program.take(f"gradient {step}", 12 * MIB, BACKWARD)
-        program.give(f"kept {step}", f"gradient {step}")
     return program
 
 
@@ -201,51 +187,19 @@ def test_a_setting_that_needs_less_is_advised_with_what_it_saves() -> None:
 OUTPUT = frames(("/home/me/net.py", 8, "forward"), MODULE, train(20))
 
 
-def test_a_leak_comes_first_whatever_its_sizes() -> None:
-    def leaks(program: Recorded, step: int) -> None:
-        program.take("batch", 4 * MIB, INPUT)
-        program.give("batch")
-        program.take(f"output {step}", (20 + step % 5) * MIB, OUTPUT)
-
-    plan = device_of(steps(20, leaks, fragmenting())).plan  # in which a setting saves much as well
-    assert plan[0].change == "free what each step keeps from net.py:8 forward, or move it to the CPU"
-    assert plan[0].saves > 0.05
-    assert len(plan) == 2
-
-
-@pytest.mark.parametrize("kind", ["warms up", "is cleared", "is set up"])
-def test_what_is_filled_once_or_cleared_is_no_leak(kind: str) -> None:
-    def fills(program: Recorded, step: int) -> None:
-        program.take(f"batch {step}", 4 * MIB, INPUT)
-        program.give(f"batch {step}")
-        if kind == "is cleared" or step < 12:
-            program.take(f"output {step}", 10 * MIB, OUTPUT)
-        if kind == "is cleared" and step == 7:
-            program.give(*(f"output {each}" for each in range(8)))
-        if kind == "is set up" and step % 5 == 4:  # more of the model is trained
-            program.take(f"state {step}", 20 * MIB, STATE)
-
-    assert device_of(steps(30, fills)).growth is None
-
-
-INSIDE = frames(("/me/net.py", 9, "forward"), MODULE, MODULE, train(20))
-
-
-@pytest.mark.parametrize(
-    ("asks", "frees"),
-    [
-        ([("layer", FORWARD), ("inside", INSIDE)], ()),  # called one by one from the program, each keeps its result
-        ([("read", frames(train(21))), ("weight", MOVED)], ("read",)),  # weights that are loaded one by one
-    ],
-)
-def test_layers_are_no_steps(asks: list[tuple[str, list[dict[str, Any]]]], frees: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("is_cleared", [True, False])
+def test_what_is_filled_once_or_cleared_is_no_leak(is_cleared: bool) -> None:
     program = Recorded()
-    for number in range(20):
-        for name, stack in asks:
-            program.take(f"{name} {number}", 20 * MIB, stack)
-        program.give(*(f"{name} {number}" for name in frees))
+    for step in range(30):
+        program.take(f"batch {step}", 4 * MIB, INPUT)
+        program.take(f"kept {step}", (30 + step % 7) * MIB, FORWARD)
+        if is_cleared or step < 12:
+            program.take(f"output {step}", 10 * MIB, OUTPUT)
+        if is_cleared and step == 7:
+            program.give(*(f"output {each}" for each in range(8)))
+        program.take(f"gradient {step}", 12 * MIB, BACKWARD)
+        program.give(f"batch {step}", f"kept {step}", f"gradient {step}")
     assert device_of(program).growth is None
-    assert not any("torch" in advice.change for advice in device_of(program).plan)
 
 
 def test_what_each_step_leaves_is_counted_and_freed_in_a_simulation() -> None:
@@ -347,31 +301,12 @@ def test_each_device_has_a_card_and_one_names_them() -> None:
         read_snapshot(several(), device=1)
 
 
-def test_a_private_pool_is_counted_and_nothing_is_simulated() -> None:
-    common, private = fragmenting(), Recorded(base=0x600000000000)
-    private.take("graph", 64 * MIB, FORWARD)
-    one, two = common.snapshot(), private.snapshot(pool=(0, 1))
-    both = {"segments": one["segments"] + two["segments"]}
-    both |= {"device_traces": [two["device_traces"][0] + one["device_traces"][0]]}
-    report, before = read_snapshot(both), read_snapshot(one).devices[0]
-    (device,) = report.devices
-    assert device.peak_reserved_bytes == before.peak_reserved_bytes + 64 * MIB
-    assert device.tries is None
-    assert "64.0 MiB are in private pools" in text(report)
-
-
 def test_a_snapshot_without_a_history_shows_who_holds_the_memory() -> None:
     program = training(3)
     report = read_snapshot(program.snapshot() | {"device_traces": [[]]})
     assert report.card().words == "GPU 0 has 146 MiB reserved, and 36.0 MiB of it in use; the snapshot has no history."
     assert "_record_memory_history" in text(report)
     assert report.devices[0].holders[0].stack.kind == "optimizer"
-
-
-def test_a_history_that_contradicts_itself_is_not_replayed() -> None:
-    value = training(3).snapshot()
-    del value["device_traces"][0][20:30]
-    assert "The history cannot be replayed" in text(read_snapshot(value))
 
 
 # Files

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -10,8 +9,6 @@ from typing import Any
 GEMM = "nvjet_tst_192x192_64x3_2x1_v_bz_coopB_NNN"
 POINTWISE = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>(int)"
 ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
-ALL_GATHER = "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
-SEND_RECV = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
 TO_GPU = "Memcpy HtoD (Pageable -> Device)"
 WITHIN_GPU = "Memcpy DtoD (Device -> Device)"
 NODE = "autograd::engine::evaluate_function: "
@@ -71,10 +68,6 @@ class MadeUp:
     def json(self, **header: Any) -> bytes:
         """The file."""
         return json.dumps({"schemaVersion": 1, **header, "traceEvents": self.events}).encode()
-
-    def gz(self, **header: Any) -> bytes:
-        """The file, compressed."""
-        return gzip.compress(self.json(**header))
 
 
 def ahead(*kernels: tuple[str, float], count: int = 3) -> MadeUp:

@@ -15,7 +15,7 @@ from own_program import command
 from own_program.traces import trace_file
 from own_program.traces.events import KERNEL, TraceFileError, read_events
 from own_program.traces.trace_report import read_trace
-from tests.own_program.traces.made_up import MadeUp, busy_steps
+from tests.own_program.traces.made_up import busy_steps
 
 WHOLE = busy_steps().json()
 
@@ -86,19 +86,3 @@ def test_events_without_a_time_are_counted_and_numbers_that_json_has_not_are_rea
     content = made.json().replace(b'"stream": 7', b'"stream": 7, "achieved occupancy %": -inf')  # as Kineto wrote it
     assert (len(read_events(content).events[KERNEL]), read_events(content).left_out) == (13, 3)
     assert read_trace(content).card().warning.startswith("3 events without a time were left out.")
-
-
-@pytest.mark.parametrize(
-    ("machine_has_one", "category", "name", "shows"),
-    [
-        (False, "cpu_op", "aten::cudnn_is_acceptable", False),
-        (False, "cuda_runtime", "cudaLaunchKernel", True),
-        (True, "cuda_runtime", "cudaDeviceSynchronize", False),  # recorded, and idle
-        (True, "cpu_op", "aten::mm", True),  # not recorded
-    ],
-)
-def test_a_device_shows_in_what_was_recorded_not_in_words(machine_has_one: bool, category: str, name: str, shows: bool):
-    made = MadeUp()
-    made.event(category, name, 0, 1)
-    listed = [{"id": 0, "name": "NVIDIA H100"}] if machine_has_one else []
-    assert read_events(made.json(deviceProperties=listed)).has_gpu_side == shows

@@ -77,8 +77,8 @@ class Page:
     def bring(self, **contents: bytes) -> Any:
         """Choose files, wait for the answer, and return its part of the page."""
         paths = [self._folder / f"{name}.json.gz" for name in contents]
-        for age, path in enumerate(paths):
-            path.write_bytes(contents[path.name.removesuffix(".json.gz")])
+        for age, (path, content) in enumerate(zip(paths, contents.values(), strict=True)):
+            path.write_bytes(content)
             os.utime(path, (age, age))
         before = self.tab.locator(".own-answers > section").count()
         self.tab.locator(".own-program input").set_input_files(paths)

@@ -10,7 +10,6 @@ GEMM = "nvjet_tst_192x192_64x3_2x1_v_bz_coopB_NNN"
 POINTWISE = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>(int)"
 ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 TO_GPU = "Memcpy HtoD (Pageable -> Device)"
-WITHIN_GPU = "Memcpy DtoD (Device -> Device)"
 NODE = "autograd::engine::evaluate_function: "
 
 
@@ -51,19 +50,14 @@ class MadeUp:
 
     def work(
         self, name: str, start: float, lasts: float, launched: float | None = None, stream: int = 7, device: int = 0,
-        cat: str = "kernel", call: str = "cudaLaunchKernel", call_cat: str = "cuda_runtime", call_lasts: float = 2.0,
-        tid: Any = 1, external: int = 0,
+        cat: str = "kernel", call: str = "cudaLaunchKernel", call_lasts: float = 2.0,
     ) -> None:  # fmt: skip
         """Something that runs on a device, and the call that starts it, if that was recorded."""
         self._correlation += 1
         if launched is not None:
-            self.event(call_cat, call, launched, call_lasts, tid, correlation=self._correlation)
+            self.event("cuda_runtime", call, launched, call_lasts, correlation=self._correlation)
         args = {"device": device, "stream": stream, "correlation": self._correlation}
-        self.event(cat, name, start, lasts, stream, **args, **({"External id": external} if external else {}))
-
-    def copy(self, name: str, start: float, lasts: float, launched: float | None = None, **more: Any) -> None:
-        """A copy from, to or on a device."""
-        self.work(name, start, lasts, launched, cat="gpu_memcpy", **({"call": "cudaMemcpyAsync"} | more))
+        self.event(cat, name, start, lasts, stream, **args)
 
     def json(self, **header: Any) -> bytes:
         """The file."""

@@ -70,7 +70,7 @@ def test_what_holds_the_gpu_up_before_a_launch():
     made = MadeUp()
     for start in made.steps(3):
         made.event("cuda_runtime", "cudaMalloc", start + 10, 200)
-        made.copy(TO_GPU, start + 220, 160, launched=start + 215, call_lasts=190)
+        made.work(TO_GPU, start + 220, 160, start + 215, cat="gpu_memcpy", call="cudaMemcpyAsync", call_lasts=190)
         made.work(GEMM, start + 500, 500, launched=start + 497)
     assert {a.lesson: a.saves for a in read(made).plan[:2]} == {
         "caching_allocator": pytest.approx(0.2, abs=0.01),

@@ -62,15 +62,6 @@ def test_what_is_too_large_is_refused(monkeypatch: pytest.MonkeyPatch):
             read_events(content)
 
 
-def test_ranks_in_one_file_are_not_told_as_one_program():
-    made, other = busy_steps(), busy_steps()
-    for event in other.events:
-        event["pid"] = 2
-    made.events += other.events
-    with pytest.raises(TraceFileError, match="2 programs, merged"):
-        read_events(made.json())
-
-
 def test_the_header_may_stand_after_the_events_and_a_list_of_events_is_a_trace():
     made = busy_steps()
     info = {"deviceProperties": [{"id": 0}, {"id": 1}], "distributedInfo": {"rank": 1, "world_size": 2}}

@@ -34,7 +34,6 @@ def read(made: MadeUp, **header: Any) -> TraceReport:
     for column in report.found.groups:
         for shares in column.steps:
             assert sum(shares.places.values()) == pytest.approx(shares.lasts, abs=0.05)
-    repr(report)
     report._repr_html_()
     return report
 
@@ -56,7 +55,7 @@ def test_a_busy_gpu_gets_no_advice():
 
 
 def test_what_the_gpu_does_not_wait_for_costs_nothing():
-    made = busy_steps(count=4)
+    made = busy_steps()
     for number in range(4):
         made.work(ALL_REDUCE, 1000 * number + 1100, 600, launched=1000 * number + 50, stream=20)
         made.mark("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", 1000 * number + 100, 800)

@@ -1,11 +1,10 @@
-"""`your_own_program`: the first entry names a planted cause, a healthy twin has none, and what to paste works."""
+"""`your_own_program`: what to paste works, and its programs give the same, planted and mended."""
 
 from __future__ import annotations
 
-import gzip
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +14,6 @@ from torch.nn import functional
 
 from course_utils.lesson_notebooks import find_lesson
 from course_utils.lessons.your_own_program import cases, planted
-from own_program import diagnose, read_trace
-from tests.own_clock import own_clock
-
-__all__ = ["own_clock"]
 
 NOTEBOOK = find_lesson("your_own_program").path
 REFERENCE = Path(__file__).parents[2] / "book" / "reference" / "your_own_program.md"
@@ -34,66 +29,26 @@ def _pasted(name: str) -> Callable[..., Any]:
     return pasted[name]
 
 
-@pytest.fixture
-def enough_time(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A diagnosis takes the time that it is given, in one thread, as in the lesson."""
-    monkeypatch.setenv("COURSE_SIZE", "smoke")
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-def _step(fused: bool = False) -> Callable[[torch.Tensor], None]:
+def _step() -> Callable[[torch.Tensor], None]:
     """The lesson's step."""
-    (model, optimizer), losses = cases.build(fused), []
+    model, optimizer = cases.build(fused=False)
 
     def step(batch: torch.Tensor) -> None:
         logits = model(batch[:, :-1]).flatten(0, 1)
-        loss = functional.cross_entropy(logits, batch[:, 1:].flatten())
-        loss.backward()
+        functional.cross_entropy(logits, batch[:, 1:].flatten()).backward()
         optimizer.step()
         optimizer.zero_grad()
-        losses.append(loss.item())
 
     return step
 
 
-# What is planted is found, and nothing else
-
-
-@pytest.mark.usefixtures("enough_time", "own_clock")
-def test_the_switch_that_is_left_on_is_the_first_entry_of_a_step() -> None:
-    planted.debugging_helpers()
-    try:
-        first = diagnose(_step(), data=[next(iter(cases.loader()))], budget_s=6).card().plan[0]
-        assert "anomaly" in first.change
-        assert first.known == "tried"
-        assert torch.is_anomaly_enabled()  # put back as it was
-    finally:
-        torch.autograd.set_detect_anomaly(False)
-
-
-@pytest.mark.usefixtures("enough_time", "own_clock")
-def test_a_healthy_step_has_no_entry() -> None:
-    batch = next(iter(cases.loader()))
-    step = _step(fused=True)
-    assert diagnose(lambda: step(batch), budget_s=4).card().plan == ()
-
-
-@pytest.mark.usefixtures("enough_time")
-def test_the_wait_for_files_is_the_first_entry_of_a_trace_and_its_bound(tmp_path: Path) -> None:
-    path, wait_s, record_trace = tmp_path / "trace.json.gz", 0.1, _pasted("record_trace")
+def test_a_trace_is_recorded_of_whole_steps_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COURSE_SIZE", "smoke")
+    path, record_trace = tmp_path / "trace.json.gz", _pasted("record_trace")
     record_trace(list(cases.loader(wait_s=0))[:3], _step(), str(path))
     assert not path.exists()  # of too few batches
-    record_trace(cases.loader(wait_s=wait_s), _step(), str(path), steps=4)
+    record_trace(cases.loader(wait_s=0), _step(), str(path), steps=4)
     assert _pasted("what_is_in")(path) == {"steps": 4, "of the GPU": 0}
-    first = read_trace(path).card().plan[0]
-    assert (first.lesson, first.known) == ("data_loading", "at most")
-    events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
-    starts = sorted(e["ts"] for e in events if e["name"].startswith("ProfilerStep#") and e["ph"] == "X")
-    # Each step waits once, and longer where the machine is busy; the last step's end is not counted here.
-    assert 0.75 * wait_s * 1e6 * (len(starts) - 1) / (starts[-1] - starts[0]) < first.saves < 1
 
 
 def test_a_loop_over_tokens_is_seen_in_the_calls() -> None:
@@ -102,9 +57,6 @@ def test_a_loop_over_tokens_is_seen_in_the_calls() -> None:
     assert called["aten::select"] == 100  # of the tokens, and of what says which are valid
     net.one_by_one = False
     assert max(count for _, count in _pasted("most_called")(lambda: net(x, valid))) < 50
-
-
-# The programs
 
 
 def test_the_program_gives_the_same_losses_planted_and_mended() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
-import gc
 import itertools
 import os
 import random
@@ -14,7 +13,6 @@ import signal
 import subprocess
 import sys
 import time
-import time as process_clock
 from unittest import mock
 
 import numpy as np
@@ -25,8 +23,8 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from course_utils.measure.machine import environment
 from course_utils.results.paired import Interval, Verdict
-from own_program.diagnosis import batches, step_changes
 from own_program.diagnosis import diagnose as diagnosing
+from own_program.diagnosis import step_changes
 from own_program.diagnosis.diagnose import StepError, diagnose
 from own_program.diagnosis.diagnosis_card import CHANGES_RESULTS, IMPOSSIBLE, NO_TIME, Diagnosis, Tried
 from own_program.diagnosis.state import find
@@ -55,9 +53,9 @@ def layers(count=4, width=32):
 class Training:
     """A step as a method, with all that can be left behind."""
 
-    def __init__(self, count=4, width=32, make=torch.optim.AdamW, **options):
+    def __init__(self, count=4, width=32, **options):
         self.model = layers(count, width)
-        self.optimizer = make(self.model.parameters(), lr=1e-3, **options)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3, **options)
         self.schedule = torch.optim.lr_scheduler.ExponentialLR(self.optimizer, 0.999)
         self.x = torch.randn(16, width)
         self.losses, self.steps, self.average = [], 0, torch.zeros(())
@@ -137,14 +135,14 @@ def test_anomaly_mode_that_was_left_on():
         with torch.autograd.detect_anomaly():
             return training.step()
 
-    diagnosis = advised(step, "switch anomaly mode off", budget_s=2.0)
+    diagnosis = advised(step, "switch anomaly mode off", budget_s=1.0)
     (advice,) = [advice for advice in diagnosis.plan if "anomaly" in advice.change]
     assert advice.known == "tried"
     assert 0.3 < advice.low <= advice.saves <= advice.high < 1
     assert changes(diagnosis)[0] == "switch anomaly mode off"
 
 
-def test_hooks_that_were_left_on_and_those_that_change_results():
+def test_hooks_that_were_left_on():
     training = Training(8, 16, fused=True)
 
     def look_for_nan(module, inputs, output):
@@ -153,30 +151,34 @@ def test_hooks_that_were_left_on_and_those_that_change_results():
 
     for module in training.model:
         module.register_forward_hook(look_for_nan)
-    before = [dict(module._forward_hooks) for module in training.model]
     change = f"take the hooks off the modules: {look_for_nan.__qualname__}"
-    assert advised(training.step, change, budget_s=2.0).plan[0].known == "tried"
-    assert [dict(module._forward_hooks) for module in training.model] == before
-    # A hook that the loss needs is no candidate for leaving out.
-    needed = Training(2, 16)
-    needed.model[0].register_forward_hook(lambda module, inputs, output: 2 * output)
-    assert not [advice for advice in diagnose(needed.step, budget_s=QUICK_S).plan if "hooks" in advice.change]
+    assert advised(training.step, change, budget_s=1.0).plan[0].known == "tried"
+    assert all(module._forward_hooks for module in training.model)
 
 
 def test_an_optimizer_that_loops_over_tensors():
     slow = Training(30, 8, foreach=False)
-    diagnosis = advised(slow.step, "pass fused=True to AdamW", budget_s=2.0)
+    diagnosis = advised(slow.step, "pass fused=True to AdamW", budget_s=1.0)
     (advice,) = [advice for advice in diagnosis.plan if advice.known == "tried"]
     assert (advice.change, advice.lesson) == ("pass fused=True to AdamW", "torch_compile")
     assert "AdamW updates 60 tensors, one by one." in advice.because
     assert advice.low < diagnosis.phases["optimizer"]  # two measurements, so the interval says it
 
 
-def test_a_healthy_step_gets_no_advice():
+def test_a_healthy_step_gets_no_advice_and_what_it_prints_is_not_shown(capsys):
     training = Training(3, 384, fused=True)
-    diagnosis = diagnose(training.step, budget_s=1.0)
+
+    def step():
+        loss = training.step()
+        print("loss", loss.item())  # noqa: T201
+        return loss
+
+    diagnosis = diagnose(step, budget_s=1.0)
     assert diagnosis.plan == []
     assert "Nothing stands out" in diagnosis.card().words
+    assert sum(diagnosis.phases.values()) == pytest.approx(1)
+    assert capsys.readouterr().out == ""
+    assert "Worked on: model and optimizer." in repr(diagnosis)
 
 
 class Slow(Dataset):
@@ -191,12 +193,9 @@ class Slow(Dataset):
         return torch.full((32,), index / 256)
 
 
-FUSED_SGD = functools.partial(torch.optim.SGD, fused=True)
-
-
-def steps_of(loss_of, *modules, make=FUSED_SGD, lr=1e-3, retain_graph=None):
-    """A step of a loss of modules."""
-    optimizer = make([p for module in modules for p in module.parameters()], lr=lr)
+def steps_of(loss_of, model, lr=1e-3, retain_graph=None):
+    """A step of a loss of a model."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr, fused=True)
 
     def step(*batch):
         optimizer.zero_grad()
@@ -222,65 +221,6 @@ def test_a_loader_that_is_too_slow():
     assert "num_workers=0" in advice.because
     assert slow.step_s > 8e-3  # the wait is part of a step
     assert not diagnose(step, data=[torch.ones(8, 32)] * 4, budget_s=QUICK_S).plan
-
-
-class Starting(Slow):
-    """It takes long where a process first needs it."""
-
-    def __getitem__(self, index):
-        process_clock.sleep(self.seconds)
-        self.seconds = 0.0
-        return torch.zeros(32)
-
-
-def test_workers_that_start_anew_with_each_pass(monkeypatch):
-    monkeypatch.setattr(batches, "time", process_clock)  # workers have clocks of their own
-    loader = DataLoader(Starting(0.3), 1, sampler=range(12), num_workers=2)
-    plan = diagnose(learn(), data=loader, budget_s=8.0).plan
-    (advice,) = [advice for advice in plan if "persistent_workers=True" in advice.change]
-    assert re.match(r"Workers start anew .*: its first batch takes \S+ m?s, the others .*s each\.", advice.because)
-
-
-def test_garbage_that_is_collected_in_each_step():
-    training, kept = Training(2, fused=True), [[number] for number in range(100_000)]
-
-    def step():
-        gc.collect()
-        return training.step()
-
-    found = changes(diagnose(step, budget_s=1.0))
-    assert ("leave gc.collect() out of the step, or call it seldom" in found) == bool(kept)
-
-
-def test_what_a_step_does_besides():
-    training = Training(2, fused=True)
-
-    def step():
-        time.sleep(4e-3)
-        loss = training.model(training.x).square().mean()
-        loss.backward()
-        time.sleep(8e-3)
-        training.optimizer.step()
-        training.optimizer.zero_grad()
-        time.sleep(6e-3)
-        return loss
-
-    diagnosis = diagnose(step, budget_s=QUICK_S)
-    entries = {advice.change: advice.saves for advice in diagnosis.plan if advice.known == "at most"}
-    between, after, before = sorted(entries, key=lambda change: -entries[change])
-    assert between == "do less between the backward pass and the optimizer's step"
-    assert after == "do what follows the optimizer's step less often"
-    assert before == "prepare batches before the step needs them"
-    assert 0.15 < entries[before] < sum(entries.values()) < 1
-
-
-def test_parameters_that_no_optimizer_updates():
-    model, head, x = layers(12, 64), torch.nn.Linear(64, 8), torch.randn(64, 64)
-    step = steps_of(lambda: head(model(x)).square().mean(), head)
-    change = "run model under torch.no_grad(), or freeze what is trained nowhere"
-    (advice,) = [each for each in advised(step, change, budget_s=2.0).plan if each.change == change]
-    assert (advice.known, advice.lesson) == ("tried", "no_grad")
-    assert all(p.requires_grad and p.grad is None for p in model.parameters())
 
 
 def test_a_budget_holds_where_there_is_much_to_try_and_is_said_to_be_short(monkeypatch):
@@ -319,111 +259,21 @@ def test_a_graph_that_reaches_into_earlier_calls():
     assert "Its calls do more and more." in diagnosis.card().words
 
 
-def growing(what):
-    model, kept = layers(2), []
-
-    def loss():
-        kept.append(torch.ones(32))
-        rows = len(kept) if what == "batch" else 8
-        several = kept if what == "list" else []
-        return model(torch.ones(rows, 32)).square().mean() + 0 * sum(each.mean() for each in several)
-
-    return steps_of(loss, model)
-
-
-@pytest.mark.parametrize(("what", "words"), [("batch", "numbers were written"), ("list", "operators ran"), ("no", "")])
-def test_work_that_grows_from_call_to_call(what, words):
-    diagnosis = diagnose(growing(what), budget_s=QUICK_S)
-    found = [advice.because for advice in diagnosis.plan if "grows" in advice.change]
-    assert diagnosis.grows == bool(words)
-    assert len(found) == bool(words)
-    assert not words or f"{words} in its first call, and" in found[0]
-    assert "Nothing stands out" not in diagnosis.card().words or not words
-
-
-def flushes():
-    return bool((torch.full((8,), 1e-39) * 1.0).count_nonzero() == 0)
-
-
-def test_denormal_numbers_are_flushed_in_a_thread_of_their_own():
-    if not torch.set_flush_denormal(False):
-        pytest.skip("this processor does not flush denormal numbers")
-    training = Training(2, fused=True)
-    with torch.no_grad():
-        training.model[0].weight.mul_(1e-39)
-    training.optimizer.param_groups[0]["lr"] = 0.0  # or they grow
-
-    def step():
-        time.sleep(0.0 if flushes() else 5e-3)  # as a processor that is slow with them
-        return training.step()
-
-    change = "call torch.set_flush_denormal(True) where the program begins"
-    (advice,) = (advice for advice in advised(step, change, budget_s=1.0).plan if advice.change == change)
-    assert advice.known == "tried"
-    assert re.match(r"\d+% of the numbers that it works with are denormal", advice.because)
-    assert not flushes()
-
-
-def looking_up(rows, make):
-    table, head = torch.nn.Embedding(rows, 16), torch.nn.Linear(16, 4)
-    return steps_of(lambda: head(table(torch.arange(32))).square().mean(), table, head, make=make)
-
-
-@pytest.mark.parametrize("make", [torch.optim.Adam, torch.optim.SGD])
-def test_an_embedding_of_which_few_rows_get_a_gradient(make):
-    how = "" if make is torch.optim.SGD else ", and update it with torch.optim.SparseAdam"
-    diagnosis = advised(looking_up(30_000, make), change := f"pass sparse=True to table{how}", budget_s=1.0)
-    (advice,) = (advice for advice in diagnosis.plan if advice.change == change)
-    assert advice.known == "tried"
-    assert advice.because.startswith("Of its 30,000 rows 32 get a gradient")
-    assert "sparse" not in repr(diagnose(looking_up(40, make), budget_s=QUICK_S).plan)
-
-
-def fed_back(layer, x):
-    outs = [layer(x[:1])]
-    for _ in x[1:]:
-        outs.append(layer(outs[-1]))
-    return torch.cat(outs)
-
-
-LOOPS = {
-    "rows": (lambda layer, x: torch.stack([layer(row) for row in x]), True),
-    "slices": (lambda layer, x: torch.cat([layer(x[i : i + 1]) for i in range(len(x))]), True),
-    "once": (lambda layer, x: layer(x), False),
-    "chunks": (lambda layer, x: torch.cat([layer(part) for part in x.chunk(8)]), False),
-    "fed back": (fed_back, False),
-}
-
-
-@pytest.mark.parametrize("kind", LOOPS)
-def test_a_module_that_is_called_on_row_after_row(kind):
-    forward, is_loop = LOOPS[kind]
+def test_a_module_that_is_called_on_row_after_row():
     layer, x = torch.nn.Linear(16, 16), torch.randn(32, 16)
-    step, change = steps_of(lambda: forward(layer, x).square().mean(), layer), "call layer once on all 32 rows"
-    if is_loop:
-        (advice,) = (each for each in advised(step, change, budget_s=1.0).plan if each.change == change)
-        assert advice.known == "tried"
-        assert "called 32 times in a forward pass" in advice.because
-    else:
-        assert "at once" not in repr(diagnose(step, budget_s=QUICK_S).tried)
+    step = steps_of(lambda: torch.stack([layer(row) for row in x]).square().mean(), layer)
+    diagnosis = advised(step, change := "call layer once on all 32 rows", budget_s=1.0)
+    (advice,) = (each for each in diagnosis.plan if each.change == change)
+    assert advice.known == "tried"
+    assert "called 32 times in a forward pass" in advice.because
 
 
-class Noisy(TensorDataset):
-    """No index gives the same."""
-
-    def __getitem__(self, index):
-        return self.tensors[0][index] + random.random(), self.tensors[1][index]
-
-
-@pytest.mark.parametrize(("dataset", "is_named"), [(TensorDataset, True), (Noisy, False)])
-def test_samples_that_are_fetched_one_by_one_from_tensors_in_memory(dataset, is_named):
-    learning, loader = learn(), DataLoader(dataset(torch.randn(256, 32), torch.arange(256)), batch_size=64)
+def test_samples_that_are_fetched_one_by_one_from_tensors_in_memory():
+    learning, loader = learn(), DataLoader(TensorDataset(torch.randn(256, 32), torch.arange(256)), batch_size=64)
     diagnosis = diagnose(lambda batch: learning(batch[0]), data=loader, budget_s=QUICK_S)
-    found = [advice for advice in diagnosis.plan if advice.change.startswith("index the tensors in memory")]
-    assert len(found) == is_named
-    for advice in found:
-        assert advice.known == "tried"
-        assert 0 < advice.low <= advice.saves <= advice.high < diagnosis.phases["waiting for data"]
+    (advice,) = [advice for advice in diagnosis.plan if advice.change.startswith("index the tensors in memory")]
+    assert advice.known == "tried"
+    assert 0 < advice.low <= advice.saves <= advice.high < diagnosis.phases["waiting for data"]
 
 
 # --- what is tried must give the same
@@ -444,22 +294,6 @@ def test_a_change_of_the_results_or_one_that_cannot_be_made_is_no_advice(monkeyp
     assert diagnosis.tried[0].difference > 1e-3
     assert not [change for change in changes(diagnosis) if change.startswith("do half")]
     assert "Not advised, since what comes out would change by more than tolerance: half and lazy." in repr(diagnosis)
-
-
-def test_whatever_a_step_returns_what_its_backward_pass_begins_with_is_compared(monkeypatch):
-    training = Training(2, fused=True)
-
-    def step():
-        training.optimizer.zero_grad()
-        outputs = training.model(training.x).square()
-        outputs.backward(torch.ones_like(outputs))
-        training.optimizer.step()
-
-    xs = {"half": training.x / 2, "almost": training.x * (1 + 1e-5)}
-    plant(monkeypatch, {name: functools.partial(with_attribute, training, "x", x) for name, x in xs.items()})
-    half, almost = diagnose(step, budget_s=QUICK_S).tried
-    assert half.verdict == CHANGES_RESULTS
-    assert 0 < almost.difference < 1e-3
 
 
 # --- everything is put back
@@ -488,24 +322,19 @@ def test_all_is_as_it_was_after_an_error_of_the_step():
     assert same(before, training.state())
 
 
-@pytest.mark.parametrize("calls", [2, 60])
-def test_ctrl_c_gives_what_is_known_and_puts_all_back(calls):
+def test_ctrl_c_gives_what_is_known_and_puts_all_back():
     training, count = Training(20, foreach=False), itertools.count(1)
     before = training.state()
 
     def step():
-        if next(count) == calls:
+        if next(count) == 60:
             os.kill(os.getpid(), signal.SIGINT)
         return training.step()
 
-    if calls == 2:  # nothing is known yet
-        with pytest.raises(KeyboardInterrupt):
-            diagnose(step, budget_s=8.0)
-    else:
-        diagnosis = diagnose(step, budget_s=8.0)
-        assert diagnosis.interrupted
-        assert "Stopped early" in repr(diagnosis)
-        assert diagnosis.step_s > 0
+    diagnosis = diagnose(step, budget_s=8.0)
+    assert diagnosis.interrupted
+    assert "Stopped early" in repr(diagnosis)
+    assert diagnosis.step_s > 0
     assert same(before, training.state())
 
 
@@ -538,69 +367,18 @@ def test_names_that_a_step_binds_and_weights_in_another_layout_are_put_back():
 # --- what it refuses
 
 
-def other_data():
+def test_it_refuses_what_it_cannot_judge():
     learning, numbers = learn(), itertools.count(1)
-    return lambda: learning(torch.full((8, 32), float(next(numbers))))
+    with pytest.raises(StepError, match="Let it work on one fixed batch"):
+        diagnose(lambda: learning(torch.full((8, 32), float(next(numbers)))), budget_s=QUICK_S)
+    with pytest.raises(StepError, match="No parameters were found"):
+        diagnose(lambda: 1, budget_s=QUICK_S)
 
 
-def not_a_number():
-    training = Training(2)
-    training.x *= float("nan")
-    return training.step
-
-
-MODEL = layers(1)
-
-
-@pytest.mark.parametrize(
-    ("step", "words"),
-    [
-        (lambda: 1, "No parameters were found"),
-        (MODEL, "pass the function"),
-        (lambda batch: batch, "must take nothing"),
-        (other_data(), "Let it work on one fixed batch"),
-        (not_a_number(), "The loss is nan"),
-        (lambda model=MODEL: model(torch.ones(2, 32)).sum(), "ran no backward pass"),
-    ],
-)
-def test_it_refuses_what_it_cannot_judge(step, words):
-    with pytest.raises(StepError, match=re.escape(words)):
-        diagnose(step, budget_s=QUICK_S)
-
-
-@pytest.mark.parametrize("argument", [{"budget_s": 0}, {"model": {}}, {"data": 7}], ids=str)
-def test_it_refuses_arguments_that_make_no_sense(argument):
-    with pytest.raises(StepError, match=next(iter(argument))):
-        diagnose(Training().step, **argument)
-
-
-def test_one_rank_of_several_is_refused(monkeypatch):
-    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
-    with pytest.raises(StepError, match="does not support several ranks"):
-        diagnose(Training().step)
-
-
-USELESS = Tried("other", str(Verdict.SAME), 0.0, 1.0, Interval(0.99, 1.01, 0.99))
-UNCLEAR = Tried("change", str(Verdict.UNCLEAR), 0.0, 1.0, Interval(0.7, 1.3, 0.99))
-
-
-@pytest.mark.parametrize(
-    ("known", "words"),
-    [
-        ({"tried": [USELESS]}, "Nothing stands out. Looked for: loops. Tried, and not clearly shorter: other."),
-        ({"interrupted": True}, "not known yet. The largest part is optimizer (50%). Let diagnose() run to its end."),
-        (
-            {"tried": [Tried("late", NO_TIME)]},
-            "known yet. The largest part is optimizer (50%). Pass budget_s=2.",
-        ),
-        ({"tried": [UNCLEAR], "busy": "Others ran."}, "Too close to tell, of what was tried: change. The largest part"),
-    ],
-    ids=str,
-)
-def test_what_is_said_where_nothing_is_advised(known, words):
-    phases = {"backward pass": 0.4, "optimizer": 0.5}
-    found = Diagnosis(environment(), find(Training().step), 1.0, 1.0, looked=["loops"], phases=phases, **known)
-    assert words in found.card().words
+def test_what_is_too_close_to_tell_is_not_called_nothing():
+    tried = Tried("change", str(Verdict.UNCLEAR), 0.0, 1.0, Interval(0.7, 1.3, 0.99))
+    found = Diagnosis(environment(), find(Training().step), 1.0, 1.0, phases={"optimizer": 0.5}, tried=[tried])
+    assert "Too close to tell, of what was tried: change." in found.card().words
 
 
 # --- on a GPU, as far as one can be played
@@ -631,23 +409,3 @@ def test_what_is_tried_on_a_gpu():
     run = subprocess.run([sys.executable, "-c", ON_GPU], capture_output=True, text=True, timeout=200, check=False)
     assert run.returncode == 0, run.stderr
     assert run.stdout.strip() == "TF32, channels_last, cudnn.benchmark, fused AdamW, pinned batches"
-
-
-# --- how it shows itself
-
-
-def test_the_card_says_where_how_and_what_it_worked_on(capsys):
-    training = Training(2)
-
-    def step():
-        loss = training.step()
-        print("loss", loss.item())  # noqa: T201
-        return loss
-
-    diagnosis = diagnose(step, budget_s=QUICK_S)
-    assert capsys.readouterr().out == ""
-    text = repr(diagnosis)
-    assert "thrown away" in text
-    assert "Worked on: model and optimizer." in text
-    assert f"torch {torch.__version__}" in text
-    assert sum(diagnosis.phases.values()) == pytest.approx(1)

@@ -9,47 +9,26 @@ from pathlib import Path
 
 import pytest
 
-from course_utils.show.cards import Card, Shown
-from own_program import file_reader
 from own_program.file_reader import FileError, answer, read_file
+from own_program.snapshots.snapshot_report import SnapshotError
 from own_program.traces.example import example_trace
-from own_program.traces.trace_report import read_trace
+from own_program.traces.trace_report import TraceReport, read_trace
 
 TRACE = gzip.decompress(example_trace())
-SNAPSHOT = {"segments": [], "device_traces": [[]]}
-CONTENTS = {
-    "trace": [TRACE, example_trace(), b'{"deviceProperties": [' + b" " * 50_000 + b'], "traceEvents" : []}', b"<html>"],
-    "snapshot": [
-        pickle.dumps(SNAPSHOT),
-        gzip.compress(pickle.dumps(SNAPSHOT)),
-        json.dumps(SNAPSHOT).encode(),
-        b'[{"device": 0, "segment_type": "large"}]',
-        b"PK, as torch.save writes",
-    ],
-}
+SNAPSHOT = pickle.dumps({"segments": [], "device_traces": [[]]})
 
 
-class Read(Shown):
-    """What stands in for a report: which reader was asked."""
-
-    def __init__(self, kind: str) -> None:
-        self.kind = kind
-
-    def card(self) -> Card:
-        return Card(f"{self.kind} was read")
-
-
-def test_the_content_decides_who_reads_a_file_and_not_its_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    for kind in CONTENTS:
-        monkeypatch.setattr(file_reader, f"read_{kind}", lambda *files, kind=kind: Read(kind))
-    for kind, contents in CONTENTS.items():
-        for content in contents:
-            for name in ("given.json.gz", "given.pickle", kind):
-                (tmp_path / name).write_bytes(content)
-                assert read_file(tmp_path / name).kind == kind, content[:40]
-    assert read_file(tmp_path / "snapshot", tmp_path / "snapshot").kind == "snapshot"
+def test_the_content_decides_who_reads_a_file_and_not_its_name(tmp_path: Path):
+    trace, snapshot = tmp_path / "given.pickle", tmp_path / "given.json.gz"
+    for content in (TRACE, gzip.compress(TRACE)):
+        trace.write_bytes(content)
+        assert isinstance(read_file(trace), TraceReport)
+    for content in (SNAPSHOT, gzip.compress(SNAPSHOT)):
+        snapshot.write_bytes(content)
+        with pytest.raises(SnapshotError, match="has no memory of any GPU"):
+            read_file(snapshot)
     with pytest.raises(FileError, match="A trace and a memory snapshot cannot be compared"):
-        read_file(tmp_path / "trace", tmp_path / "snapshot")
+        read_file(trace, snapshot)
 
 
 def test_an_answer_is_the_card_as_html_and_as_text_or_a_sentence(tmp_path: Path):
@@ -61,12 +40,3 @@ def test_an_answer_is_the_card_as_html_and_as_text_or_a_sentence(tmp_path: Path)
     for content in (b"", b"\x89PNG", b'{"loss": [1.0]}', gzip.compress(b"text"), b"\x1f\x8b\x08\0", b"\x80\x04PK"):
         path.write_bytes(content)
         assert json.loads(answer("{}", str(path)))["sentence"].startswith("given ")
-
-
-def test_a_file_for_which_a_page_is_too_small_is_sent_to_the_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    def fail(*_: object) -> Shown:
-        raise MemoryError
-
-    monkeypatch.setattr(file_reader, "read_trace", fail)
-    (tmp_path / "trace.json").write_bytes(TRACE)
-    assert "make trace ARGS=FILE" in json.loads(answer("{}", str(tmp_path / "trace.json")))["sentence"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,9 +13,6 @@ from tests.memory.test_allocator import TRACES, check_state
 from tests.replays import load_snapshot, same_end
 
 MIB = 2**20
-
-
-# PyTorch's own allocator
 
 
 @pytest.mark.parametrize("path", sorted(TRACES.glob("*.json")), ids=lambda path: path.stem)
@@ -35,7 +31,7 @@ def test_recorded_memory_is_simulated_to_the_byte(path: Path) -> None:
     check_state(replay.run, len(replay.run))
 
 
-@pytest.mark.parametrize("name", ["default-2.13.0", "expandable_segments-2.13.0", "max_split_size-2.13.0"])
+@pytest.mark.parametrize("name", ["default-2.13.0", "expandable_segments-2.13.0"])
 def test_a_history_may_begin_anywhere(name: str) -> None:
     recorded = json.loads((TRACES / f"{name}.json").read_text())
     origin, trace = recorded["made_with"], recorded["device_traces"][0]
@@ -52,30 +48,8 @@ def test_wrong_options_are_found_out() -> None:
         assert not replace(snapshot, options=AllocatorOptions.parse(options)).replay().agrees
 
 
-# Snapshots that make no sense
-
-ASYNC = {"PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"}
-
-
-@pytest.fixture
-def recorded() -> dict:
-    return json.loads((TRACES / "default-2.13.0.json").read_text())
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        (lambda value: value["segments"][0]["blocks"][0].update(size=512), "the blocks of segment 0 do not fill it"),
-        (lambda value: value["device_traces"][0].pop(), r"contradict each other at trace entry \d+ .* skip_actions\?"),
-        (lambda value: value["allocator_settings"].update(ASYNC), "backend:cudaMallocAsync is not simulated"),
-    ],
-)
-def test_what_is_wrong_with_a_snapshot_is_said(recorded: dict, changes: Callable, message: str) -> None:
-    changes(recorded)
-    with pytest.raises(ValueError, match=message):
+def test_a_history_that_contradicts_itself_is_refused() -> None:
+    recorded = json.loads((TRACES / "default-2.13.0.json").read_text())
+    recorded["device_traces"][0].pop()
+    with pytest.raises(ValueError, match=r"contradict each other at trace entry \d+ .* skip_actions\?"):
         load_snapshot(recorded)
-
-
-def test_an_option_of_a_later_pytorch_is_left_out(recorded: dict) -> None:
-    recorded["allocator_settings"]["PYTORCH_CUDA_ALLOC_CONF"] = "newest:[1:2,3:4],large_segment_size_mb:32"
-    assert load_snapshot(recorded).options.large_segment_bytes == 32 * MIB

@@ -7,9 +7,6 @@ import io
 import json
 import os
 import pickle
-import subprocess
-import sys
-from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +15,11 @@ import torch
 from torch import nn
 
 from course_utils.lessons.memory_snapshots.stand_in import memory_history
-from course_utils.memory.allocator import Allocate, Allocator, AllocatorOptions, BlockState, EmptyCache, Event, Free
+from course_utils.memory.allocator import Allocate, Allocator, AllocatorOptions, BlockState, Event, Free
 from own_program.snapshots.snapshot_report import DeviceReport, SnapshotError, SnapshotReport, read_snapshot
 from tests.memory.test_allocator import TRACES
 
-MIB, GIB = 2**20, 2**30
+MIB = 2**20
 MODULE = ("/env/lib/python3.11/site-packages/torch/nn/modules/module.py", 1784, "_call_impl")
 ADAM = ("/env/lib/python3.11/site-packages/torch/optim/adam.py", 180, "_init_group")
 ENGINE = ("", 0, "torch::autograd::Engine::evaluate_function(...)")
@@ -40,16 +37,14 @@ def train(line: int) -> tuple[str, int, str]:
 FORWARD = frames(("/home/me/net.py", 7, "forward"), MODULE, train(20))
 BACKWARD = frames(("", 0, "at::empty_cuda"), ENGINE)
 INPUT, STATE = frames(train(19)), frames(ADAM, train(23))
-MOVED = frames((MODULE[0], 900, "_apply"), train(3))
 
 
 class Recorded:
     """A program whose requests the simulated allocator meets, writing down what PyTorch would."""
 
-    def __init__(self, options: str = "", device_bytes: int | None = None, base: int = 0x7F0000000000) -> None:
-        self.allocator = Allocator(AllocatorOptions.parse(options), None, device_bytes)
-        self.allocator._next_address = base
-        self.options, self.entries, self.frames, self.time_us = options, [], {}, 0
+    def __init__(self, device_bytes: int | None = None) -> None:
+        self.allocator = Allocator(AllocatorOptions(), None, device_bytes)
+        self.entries, self.frames, self.time_us = [], {}, 0
 
     def _happens(self, event: Event, size: int, stack: list[dict[str, Any]]) -> None:
         self.time_us += 1000
@@ -73,20 +68,15 @@ class Recorded:
         for name in names:
             self._happens(Free(name), self.allocator.live[name].requested, [])
 
-    def empty_cache(self) -> None:
-        memory = MODULE[0].replace("nn/modules/module", "cuda/memory")
-        self._happens(EmptyCache(), 0, frames((memory, 5, "empty_cache")))
-
-    def snapshot(self, device: int = 0, since: int = 0, pool: tuple[int, int] = (0, 0)) -> dict[str, Any]:
+    def snapshot(self, device: int = 0, since: int = 0) -> dict[str, Any]:
         segments = [
             {"device": device, "address": each.address, "total_size": each.bytes, "stream": 0}
-            | {"segment_type": each.pool, "segment_pool_id": pool, "is_expandable": each.expandable}
+            | {"segment_type": each.pool, "segment_pool_id": (0, 0), "is_expandable": each.expandable}
             | {"blocks": [self._block(block) for block in each.blocks]}
             for each in self.allocator.state().segments
         ]
         traces = [*([[]] * device), self.entries[since:]]
-        settings = {"PYTORCH_CUDA_ALLOC_CONF": self.options}
-        return {"segments": segments, "device_traces": traces, "allocator_settings": settings}
+        return {"segments": segments, "device_traces": traces, "allocator_settings": {}}
 
     def _block(self, block: BlockState) -> dict[str, Any]:
         known = {"size": block.bytes, "requested_size": block.requested_bytes, "state": STATES[block.state]}
@@ -101,12 +91,9 @@ def device_of(program: Recorded, since: int = 0) -> DeviceReport:
     return read_snapshot(program.snapshot(since=since)).devices[0]
 
 
-def training(steps: int, leak: bool = False, setup_bytes: int = 0) -> Recorded:
+def training(steps: int, leaks: bool = False) -> Recorded:
     """Three layers forward, three back; the optimizer's state is taken in the first step."""
     program = Recorded()
-    if setup_bytes:
-        program.take("setup", setup_bytes, frames(train(2)))
-        program.give("setup")
     for step in range(steps):
         program.take(f"batch {step}", 4 * MIB, INPUT)
         for layer in range(3):
@@ -117,19 +104,8 @@ def training(steps: int, leak: bool = False, setup_bytes: int = 0) -> Recorded:
         if step == 0:
             program.take("state", 36 * MIB, STATE)
         program.give(f"batch {step}", *(f"gradient {step} {layer}" for layer in range(3)))
-        if leak:
+        if leaks:
             program.take(f"logged {step}", 20 * MIB, frames(train(25)))
-    return program
-
-
-def steps(count: int, asks: Callable[[Recorded, int], object], program: Recorded | None = None) -> Recorded:
-    """Steps that train, with what each of them asks for besides."""
-    program = program or Recorded()
-    for step in range(count):
-        program.take(f"kept {step}", (30 + step % 7) * MIB, FORWARD)
-        asks(program, step)
-        program.take(f"gradient {step}", 12 * MIB, BACKWARD)
-        program.give(f"kept {step}", f"gradient {step}")
     return program
 
 
@@ -148,6 +124,7 @@ def test_a_healthy_training_has_no_plan_and_its_peak_is_told_by_line_and_kind() 
         ("other", 4 * MIB, 1),
     ]
     assert repr(device.holders[0].stack.place) == "net.py:7 forward"
+    assert report.card().plan == ()
     assert "nothing stands out" in report.card().words
     assert "reproduced to the byte" in text(report)
     assert "By what it is for: forward 63%, optimizer 25%, backward 8.5%, other 2.8%." in text(report)
@@ -156,12 +133,9 @@ def test_a_healthy_training_has_no_plan_and_its_peak_is_told_by_line_and_kind() 
 @pytest.mark.parametrize("path", sorted(TRACES.glob("*-2.13.0.json")), ids=lambda path: path.stem)
 def test_what_pytorch_counted_itself_is_on_the_card(path: Path) -> None:
     recorded = json.loads(path.read_text())
-    report = read_snapshot(path)
-    device = report.devices[0]
+    (device,) = read_snapshot(path).devices
     assert device.peak_allocated_bytes == recorded["stats"]["allocated_peak"]
     assert device.peak_reserved_bytes == recorded["stats"]["reserved_peak"]
-    assert "Not recorded with stacks" in text(report)
-    assert "backward" not in text(report)
 
 
 def test_what_is_reserved_and_not_in_use_is_counted_while_the_most_is_reserved() -> None:
@@ -177,30 +151,22 @@ def test_what_is_reserved_and_not_in_use_is_counted_while_the_most_is_reserved()
     for _ in range(5):
         program.take("third", 2 * MIB)
         program.give("third")
-    report = read_snapshot(program.snapshot(since=begun))
-    late = report.devices[0]
+    late = device_of(program, since=begun)
     assert (late.peak_reserved_bytes, late.lost_bytes) == (220 * MIB, 100 * MIB)
     assert late.holders[0].stack.kind == "from before the recording"
-    # Begun empty, any try needs less; that says nothing of a setting.
-    assert "220 MiB reserved, all of it from before the recording: nothing stands out" in text(report)
-    assert "that cache is older than the recording, and how it came about is not in the file" in text(report)
+    assert late.plan == ()  # begun empty, any try needs less; that says nothing of a setting
 
 
 # Other settings
 
 
-def one_by_one(sizes: Iterable[int], options: str = "") -> Recorded:
-    """Tensors of so many MiB, each freed before the next one is asked for."""
-    program = Recorded(options)
-    for number, size in enumerate(sizes):
-        program.take(f"part {number}", size * MIB, INPUT)
-        program.give(f"part {number}")
-    return program
-
-
 def fragmenting() -> Recorded:
-    """Each request is a little larger than the one before: without pages that grow, none fits."""
-    return one_by_one(range(100, 180, 4))
+    """Each request is a little larger than the one before, which is free: without pages that grow, none fits."""
+    program = Recorded()
+    for size in range(100, 180, 4):
+        program.take(f"part {size}", size * MIB, INPUT)
+        program.give(f"part {size}")
+    return program
 
 
 def test_a_setting_that_needs_less_is_advised_with_what_it_saves() -> None:
@@ -212,30 +178,6 @@ def test_a_setting_that_needs_less_is_advised_with_what_it_saves() -> None:
     assert (advice.known, advice.of, advice.lesson) == ("simulated", "the reserved peak", "caching_allocator")
     assert advice.saves == pytest.approx(1 - 180 * MIB / whole)  # the largest request, in pages of 20 MiB
     assert "expandable_segments:True" in report.card().words
-    assert "Before PyTorch 2.10 the variable is PYTORCH_CUDA_ALLOC_CONF" in advice.because
-
-
-def test_emptying_the_cache_again_and_again_is_counted_and_tried_without() -> None:
-    program = Recorded()
-    for number in range(50):
-        program.take(f"part {number}", 30 * MIB, INPUT)
-        program.give(f"part {number}")
-        program.empty_cache()
-    report = read_snapshot(program.snapshot())
-    (advice,) = report.devices[0].plan
-    assert advice.change == "leave out torch.cuda.empty_cache()"
-    assert advice.saves == pytest.approx(1 - 1 / 50)
-    assert "The recording covers only 149 ms." in text(report)
-
-
-def test_a_history_in_which_next_to_nothing_happened_is_none() -> None:
-    program = training(3)
-    begun = len(program.entries)
-    program.take("more", MIB // 2, INPUT)
-    program.give("state")
-    words = text(read_snapshot(program.snapshot(since=begun)))
-    assert "its history of 4 entries is too short to tell a peak" in words
-    assert "held up to" not in words
 
 
 # Steps that leave something behind
@@ -244,62 +186,23 @@ def test_a_history_in_which_next_to_nothing_happened_is_none() -> None:
 OUTPUT = frames(("/home/me/net.py", 8, "forward"), MODULE, train(20))
 
 
-@pytest.mark.parametrize("kind", ["own line", "no own line", "every second"])
-def test_a_leak_comes_first_whatever_its_sizes_and_wherever_its_loop_is(kind: str) -> None:
-    def leaks(program: Recorded, step: int) -> None:
-        if kind == "own line":
-            program.take("batch", 4 * MIB, INPUT)
-            program.give("batch")
-        program.take(f"output {step}", (20 + step % 5) * MIB, OUTPUT)
-        if kind == "every second" and step % 2:
-            program.give(f"output {step}")
-
-    plan = device_of(steps(20, leaks, fragmenting())).plan  # in which a setting saves much as well
-    assert plan[0].change == "free what each step keeps from net.py:8 forward, or move it to the CPU"
-    assert plan[0].saves > 0.05
-    assert len(plan) == 2
-
-
-@pytest.mark.parametrize("kind", ["warms up", "is cleared", "is set up"])
-def test_what_is_filled_once_or_cleared_is_no_leak(kind: str) -> None:
-    def fills(program: Recorded, step: int) -> None:
-        program.take(f"batch {step}", 4 * MIB, INPUT)
-        program.give(f"batch {step}")
-        if kind == "is cleared" or step < 12:
-            program.take(f"output {step}", 10 * MIB, OUTPUT)
-        if kind == "is cleared" and step == 7:
-            program.give(*(f"output {each}" for each in range(8)))
-        if kind == "is set up" and step % 5 == 4:  # more of the model is trained
-            program.take(f"state {step}", 20 * MIB, STATE)
-
-    assert device_of(steps(30, fills)).growth is None
-
-
-INSIDE = frames(("/me/net.py", 9, "forward"), MODULE, MODULE, train(20))
-LATER = [frames(train(line)) for line in (21, 22)]
-
-
-@pytest.mark.parametrize(
-    ("asks", "frees"),
-    [
-        ([("layer", FORWARD), ("inside", INSIDE)], ()),  # called one by one from the program, each keeps its result
-        ([("layer", FORWARD), ("kept", LATER[0]), ("next", LATER[1])], ("layer",)),  # with gradients to come
-        ([("weights", MOVED), ("inside", FORWARD), ("packed", LATER[0])], ("weights", "inside")),
-        ([("read", LATER[0]), ("weight", MOVED)], ("read",)),  # weights that are loaded one by one
-    ],
-)
-def test_layers_are_no_steps(asks: list[tuple[str, list[dict[str, Any]]]], frees: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("is_cleared", [True, False])
+def test_what_is_filled_once_or_cleared_is_no_leak(is_cleared: bool) -> None:
     program = Recorded()
-    for number in range(20):
-        for name, stack in asks:
-            program.take(f"{name} {number}", 20 * MIB, stack)
-        program.give(*(f"{name} {number}" for name in frees))
+    for step in range(30):
+        program.take(f"batch {step}", 4 * MIB, INPUT)
+        program.take(f"kept {step}", (30 + step % 7) * MIB, FORWARD)
+        if is_cleared or step < 12:
+            program.take(f"output {step}", 10 * MIB, OUTPUT)
+        if is_cleared and step == 7:
+            program.give(*(f"output {each}" for each in range(8)))
+        program.take(f"gradient {step}", 12 * MIB, BACKWARD)
+        program.give(f"batch {step}", f"kept {step}", f"gradient {step}")
     assert device_of(program).growth is None
-    assert not any("torch" in advice.change for advice in device_of(program).plan)
 
 
 def test_what_each_step_leaves_is_counted_and_freed_in_a_simulation() -> None:
-    device = device_of(training(10, leak=True))
+    device = device_of(training(10, leaks=True))
     assert device.growth.bytes_a_round == 20 * MIB
     assert device.plan[0].saves == pytest.approx(1 - device.tries.mended.reserved_bytes / device.peak_reserved_bytes)
     # All but what the first and the last round leave goes; segments are of whole multiples of 2 MiB.
@@ -327,31 +230,7 @@ def test_a_real_program_on_the_cpu(tmp_path: Path) -> None:
 # Out of memory
 
 
-@pytest.mark.parametrize("kind", ["graphs", "outputs", "nothing"])
-def test_what_batches_keep_after_training_comes_before_settings(kind: str) -> None:
-    program = Recorded(device_bytes=1500 * MIB)
-    asked = [frames(("/home/me/net.py", 7 + layer, "forward"), MODULE) for layer in range(5)]
-    for _ in range(3):
-        program.take("batch", MIB, INPUT)
-        for layer in range(5):
-            program.take(f"{layer}", 20 * MIB, [*asked[layer], *frames(train(20))])
-        program.take("gradient", MIB, BACKWARD)
-        program.give("gradient", "batch", *"01234")
-    for batch in range(12):
-        program.take("batch", MIB, frames(train(69)))
-        for layer in range(5):
-            program.take(f"val {batch} {layer}", 20 * MIB, [*asked[layer], *frames(train(70))])
-        kept = {"graphs": 5, "outputs": 1, "nothing": 0}[kind]
-        program.give("batch", *(f"val {batch} {layer}" for layer in range(5 - kept)))
-    program.take("large", 1490 * MIB, INPUT)
-    first = device_of(program).plan[:1]
-    assert [advice.lesson for advice in first if "no_grad" in advice.change] == ["no_grad"] * (kind == "graphs")
-    leaks = [advice.change for advice in first if advice.change.startswith("free what each step keeps")]
-    assert leaks == ["free what each step keeps from net.py:11 forward, or move it to the CPU"] * (kind == "outputs")
-
-
-@pytest.mark.parametrize("trains", [True, False])
-def test_a_request_that_failed_says_what_stood_in_its_way(trains: bool) -> None:
+def test_a_request_that_failed_says_what_stood_in_its_way() -> None:
     program = Recorded(device_bytes=1000 * MIB)
     for number in range(12):
         program.take(f"kept {number}", 60 * MIB, FORWARD)
@@ -359,68 +238,13 @@ def test_a_request_that_failed_says_what_stood_in_its_way(trains: bool) -> None:
     for number in range(0, 12, 2):
         program.take(f"again {number}", 40 * MIB, FORWARD)  # 20 MiB are left of each
     program.take("large", 500 * MIB, FORWARD)
-    noted = [{"name": "Optimizer.zero_grad#AdamW.zero_grad"}] if trains else []
+    noted = [{"name": "Optimizer.zero_grad#AdamW.zero_grad"}]
     report = read_snapshot(program.snapshot() | {"external_annotations": noted})
     words = text(report)
     assert "GPU 0 ran out of memory at a request of 500 MiB: 720 MiB were reserved, and 600 MiB of them in use" in words
     assert "120 MiB were reserved and not in use, in pieces of at most 20.0 MiB; the device had 280 MiB left" in words
     lessons = [advice.lesson for advice in report.devices[0].plan]
-    assert lessons == (["activation_checkpointing", "gradient_accumulation"] if trains else ["memory_snapshots"])
-    assert ("If it does not train" in words) == (not trains)
-
-
-CROSS_ENTROPY = ("/env/lib/python3.11/site-packages/torch/nn/functional.py", 3494, "cross_entropy")
-
-
-@pytest.mark.parametrize("share", [1, 12])
-def test_copies_of_logits_are_named_where_they_fill_the_memory(share: int) -> None:
-    program = Recorded(device_bytes=4000 * MIB)
-    program.take("weights", 500 * MIB, MOVED)
-    program.take("hidden", 400 * MIB, FORWARD)
-    program.take("logits", 600 * MIB // share, FORWARD)
-    program.take("float", 1200 * MIB // share, frames(("/home/me/losses.py", 12, "compute_loss"), train(21)))
-    program.take("log-softmax", 1200 * MIB // share, frames(CROSS_ENTROPY, train(21)))
-    program.take("gradient", 1200 * MIB, BACKWARD)
-    report = read_snapshot(program.snapshot())
-    found = [advice for advice in report.devices[0].plan if advice.change.startswith("compute the loss in pieces")]
-    assert len(found) == (share == 1)
-    if found:
-        assert "2.34 GiB, 62% of what is in use at the peak, lie in 2 tensors of 1.17 GiB" in found[0].because
-        assert "The request that failed is for one more." in found[0].because
-        assert "loss 62%" in text(report)
-
-
-@pytest.mark.parametrize("size", [400, 4000])
-def test_a_device_that_others_fill_is_told(size: int) -> None:
-    program = Recorded(device_bytes=size * MIB)
-    program.take("weights", (size - 15) * MIB, MOVED)
-    program.take("batch", 20 * MIB, INPUT)
-    report = read_snapshot(program.snapshot())
-    assert ("so others hold the rest (nvidia-smi)" in text(report)) == (size == 400)
-    assert ("If the device has much more than" in text(report)) == (size == 4000)
-    assert "met under none of the 5 changes" in text(report)
-    fewer_bits = [advice.change.startswith("keep the weights in fewer bits") for advice in report.devices[0].plan]
-    assert fewer_bits == [True] * (size != 400)
-
-
-def test_weights_and_a_cache_that_fill_the_memory_are_told() -> None:
-    program = Recorded(device_bytes=2000 * MIB)
-    program.take("weights", 1200 * MIB, MOVED)
-    for layer in range(6):
-        cache = ("/env/transformers/cache_utils.py", 9, "update")
-        program.take(f"keys {layer}", 150 * MIB, frames(cache, MODULE, train(20)))
-    weights, cached = sorted(device_of(program).plan, key=lambda advice: advice.saves or 0)
-    assert "1.17 GiB, 62% of what is in use" in weights.because
-    assert (cached.change, cached.known) == ("use a smaller batch or shorter inputs", "at most")
-    assert cached.saves == pytest.approx(750 / 1950)
-
-
-def test_an_optimizer_that_fills_the_memory_is_sharded() -> None:
-    program = Recorded(device_bytes=400 * MIB)
-    for name, size in {"state": 200, "weights": 100, "more": 200}.items():
-        program.take(name, size * MIB, STATE if size == 200 else MOVED)
-    (advice,) = device_of(program).plan
-    assert (advice.lesson, advice.known, advice.saves) == ("fsdp", "at most", pytest.approx(2 / 3))
+    assert lessons == ["activation_checkpointing", "gradient_accumulation"]
 
 
 def test_a_setting_under_which_the_request_is_met_is_found() -> None:
@@ -437,36 +261,20 @@ def test_a_setting_under_which_the_request_is_met_is_found() -> None:
     assert device.plan[0].saves is None
 
 
-# Several devices, private pools, newer and older files
-
-
-def several() -> dict[str, Any]:
-    one, two = training(5).snapshot(), fragmenting().snapshot(device=2)
-    traces = [one["device_traces"][0], [], two["device_traces"][2]]
-    return {"segments": one["segments"] + two["segments"], "device_traces": traces}
+# Several devices, and no history
 
 
 def test_each_device_has_a_card_and_one_names_them() -> None:
-    report = read_snapshot(several())
+    one, two = training(5).snapshot(), fragmenting().snapshot(device=2)
+    traces = [one["device_traces"][0], [], two["device_traces"][2]]
+    several = {"segments": one["segments"] + two["segments"], "device_traces": traces}
+    report = read_snapshot(several)
     assert report.card().words.startswith("2 GPUs, GPU 2 the most")
     assert len(report.cards) == 3
     assert report._repr_html_().count('class="course-card"') == 3
-    assert read_snapshot(several(), device=2).card().words.startswith("GPU 2 held up to")
+    assert read_snapshot(several, device=2).card().words.startswith("GPU 2 held up to")
     with pytest.raises(SnapshotError, match="has no memory of GPU 1: it has 0 and 2"):
-        read_snapshot(several(), device=1)
-
-
-def test_a_private_pool_is_counted_and_nothing_is_simulated() -> None:
-    common, private = fragmenting(), Recorded(base=0x600000000000)
-    private.take("graph", 64 * MIB, FORWARD)
-    one, two = common.snapshot(), private.snapshot(pool=(0, 1))
-    both = {"segments": one["segments"] + two["segments"]}
-    both |= {"device_traces": [two["device_traces"][0] + one["device_traces"][0]]}
-    report, before = read_snapshot(both), read_snapshot(one).devices[0]
-    (device,) = report.devices
-    assert device.peak_reserved_bytes == before.peak_reserved_bytes + 64 * MIB
-    assert device.tries is None
-    assert "64.0 MiB are in private pools" in text(report)
+        read_snapshot(several, device=1)
 
 
 def test_a_snapshot_without_a_history_shows_who_holds_the_memory() -> None:
@@ -475,42 +283,15 @@ def test_a_snapshot_without_a_history_shows_who_holds_the_memory() -> None:
     assert report.card().words == "GPU 0 has 146 MiB reserved, and 36.0 MiB of it in use; the snapshot has no history."
     assert "_record_memory_history" in text(report)
     assert report.devices[0].holders[0].stack.kind == "optimizer"
-    assert report.devices[0].tries is None
-    assert read_snapshot(program.snapshot()["segments"]).card().words == report.card().words
-    # PyTorch 2.0 kept stacks in a history of each block.
-    value = program.snapshot() | {"device_traces": [[]]}
-    for block in (block for segment in value["segments"] for block in segment["blocks"]):
-        block["history"] = [{"frames": block.pop("frames")}]
-    assert read_snapshot(value).devices[0].holders[0].stack.kind == "optimizer"
-
-
-@pytest.mark.parametrize("what", ["contradicts", "odd"])
-def test_a_history_that_makes_no_sense_is_not_replayed(what: str) -> None:
-    value = training(3).snapshot()
-    trace = value["device_traces"][0]
-    if what == "contradicts":
-        del trace[20:30]
-        assert "The history cannot be replayed" in text(read_snapshot(value))
-    else:
-        value["allocator_settings"]["max_split_size"] = "large"
-        with pytest.raises(SnapshotError, match="its history or its settings make no sense"):
-            read_snapshot(value)
 
 
 # Files
 
 
-def test_a_file_its_bytes_and_json_give_the_same(tmp_path: Path) -> None:
+def test_whatever_a_snapshot_was_written_with_its_card_is_the_same() -> None:
     value = training(5).snapshot()
-    paths = [tmp_path / "a" / "snapshot.pickle", tmp_path / "b" / "snapshot.pickle"]
-    for path, data in zip(paths, (pickle.dumps(value), json.dumps(value).encode()), strict=True):
-        path.parent.mkdir()
-        path.write_bytes(data)
-    texts = {repr(read_snapshot(path)) for path in paths}
-    assert len(texts) == 1
-    others = (*(pickle.dumps(value, protocol) for protocol in range(2, 6)), saved(value))
-    for data in (*others, *map(gzip.compress, others)):
-        assert read_snapshot(data).devices[0].plan == ()
+    written = (pickle.dumps(value), pickle.dumps(value, 2), json.dumps(value).encode(), saved(value))
+    assert len({text(read_snapshot(data)) for data in (*written, gzip.compress(written[0]))}) == 1
 
 
 class Hostile:
@@ -530,15 +311,8 @@ def saved(value: Any) -> bytes:
         (b"", "is empty: record one with"),
         (pickle.dumps({"segments": [Hostile()]}), r"would load \w+.mkdir, .*: do not load this file"),
         (pickle.dumps({"segments": []})[:-5], "damaged or cut short"),
-        (b'{"segments": [1', "damaged or cut short"),
-        (gzip.compress(pickle.dumps({"segments": []}))[:-12], "damaged or cut short"),
-        (pickle.dumps([1]), "holds a list and no memory snapshot"),
         (saved({"weight": torch.ones(3)}), "as checkpoints do, and so is no memory snapshot"),
-        (b'{"traceEvents": []}', "read it with `course trace`"),
-        (b"loss 0.3\n", "neither a pickle nor JSON"),
-        (b'{"segments": [], "device_traces": [[{"action": "alloc", "size": -1}]]}', "no numbers as PyTorch's"),
         (b'{"segments": [{"address": 0}], "device_traces": []}', "its segments or entries are not those of PyTorch"),
-        (b'{"segments": [], "device_traces": []}', "has no memory of any GPU"),
     ],
     ids=lambda value: "data" if isinstance(value, bytes) else value,  # bytes differ from process to process
 )
@@ -549,32 +323,4 @@ def test_what_is_wrong_with_a_file_is_said_in_one_sentence(
     with pytest.raises(SnapshotError, match=message) as caught:
         read_snapshot(data)
     assert "\n" not in str(caught.value)
-    assert len(str(caught.value)) < 400
     assert not list(tmp_path.iterdir())
-
-
-def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
-    path = tmp_path / "snapshot.pickle"
-    with path.open("wb") as file:
-        file.truncate(600 * MIB)
-    with pytest.raises(SnapshotError, match=r"has more than 160 MiB, .* max_entries"):
-        read_snapshot(path)
-    with pytest.raises(SnapshotError, match="cannot be read: No such file"):
-        read_snapshot(tmp_path / "none.pickle")
-    with pytest.raises(SnapshotError, match=r"is a folder with 1 snapshot: read .*snapshot\.pickle"):
-        read_snapshot(tmp_path)
-
-
-def test_it_needs_the_standard_library_alone() -> None:
-    """So that it runs in a page, in Pyodide."""
-    program = """
-import sys
-for name in ("numpy", "torch", "matplotlib", "cattrs", "attrs", "tqdm", "yaml", "scipy", "PIL", "jinja2"):
-    sys.modules[name] = None
-from own_program import read_snapshot
-print(read_snapshot(sys.stdin.buffer.read()))
-"""
-    data = pickle.dumps(fragmenting().snapshot())
-    run = subprocess.run([sys.executable, "-c", program], input=data, capture_output=True, timeout=60)
-    assert run.stderr == b""
-    assert b"expandable_segments:True" in run.stdout

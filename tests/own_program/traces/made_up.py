@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -10,10 +9,7 @@ from typing import Any
 GEMM = "nvjet_tst_192x192_64x3_2x1_v_bz_coopB_NNN"
 POINTWISE = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>(int)"
 ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
-ALL_GATHER = "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
-SEND_RECV = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
 TO_GPU = "Memcpy HtoD (Pageable -> Device)"
-WITHIN_GPU = "Memcpy DtoD (Device -> Device)"
 NODE = "autograd::engine::evaluate_function: "
 
 
@@ -54,27 +50,18 @@ class MadeUp:
 
     def work(
         self, name: str, start: float, lasts: float, launched: float | None = None, stream: int = 7, device: int = 0,
-        cat: str = "kernel", call: str = "cudaLaunchKernel", call_cat: str = "cuda_runtime", call_lasts: float = 2.0,
-        tid: Any = 1, external: int = 0,
+        cat: str = "kernel", call: str = "cudaLaunchKernel", call_lasts: float = 2.0,
     ) -> None:  # fmt: skip
         """Something that runs on a device, and the call that starts it, if that was recorded."""
         self._correlation += 1
         if launched is not None:
-            self.event(call_cat, call, launched, call_lasts, tid, correlation=self._correlation)
+            self.event("cuda_runtime", call, launched, call_lasts, correlation=self._correlation)
         args = {"device": device, "stream": stream, "correlation": self._correlation}
-        self.event(cat, name, start, lasts, stream, **args, **({"External id": external} if external else {}))
-
-    def copy(self, name: str, start: float, lasts: float, launched: float | None = None, **more: Any) -> None:
-        """A copy from, to or on a device."""
-        self.work(name, start, lasts, launched, cat="gpu_memcpy", **({"call": "cudaMemcpyAsync"} | more))
+        self.event(cat, name, start, lasts, stream, **args)
 
     def json(self, **header: Any) -> bytes:
         """The file."""
         return json.dumps({"schemaVersion": 1, **header, "traceEvents": self.events}).encode()
-
-    def gz(self, **header: Any) -> bytes:
-        """The file, compressed."""
-        return gzip.compress(self.json(**header))
 
 
 def ahead(*kernels: tuple[str, float], count: int = 3) -> MadeUp:

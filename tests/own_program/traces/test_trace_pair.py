@@ -11,25 +11,7 @@ from scipy import stats
 from own_program.traces import gpu_time as places
 from own_program.traces.trace_pair import Change, TracePair
 from own_program.traces.trace_report import TraceFileError, read_trace
-from tests.own_program.traces.made_up import ALL_GATHER, GEMM, TO_GPU, MadeUp, busy_steps
-
-
-def alternating(hidden: tuple[float, float], wobble: float = 3.0) -> MadeUp:
-    """Steps of 10 ms of two kinds; in each, 1 ms of communication and more, of which the given part is hidden."""
-    made = MadeUp()
-    at = 20_000.0
-    for number in range(4):
-        more = wobble * (number // 2 % 2)
-        start = 10_000.0 * number
-        made.step(10 + number, start, 10_000)
-        beside = hidden[number % 2] + more / 2
-        made.work(GEMM, at, 9000 + more, launched=start + 1)
-        sends = 1000 + 300 * (number // 2 % 2)  # waits for other ranks differ
-        made.work(ALL_GATHER, at + 9000 + more - beside, sends, launched=start + 4, stream=23)
-        for extra in range(number % 2 * 2):
-            made.work("update", at + extra, 5, launched=start + 7)
-        at += 9000 + more - beside + sends
-    return made
+from tests.own_program.traces.made_up import GEMM, MadeUp, busy_steps
 
 
 def steps_of(lengths: list[float], gap: float) -> MadeUp:
@@ -42,17 +24,11 @@ def steps_of(lengths: list[float], gap: float) -> MadeUp:
     return made
 
 
-def on_cpu(rows: int = 4, shapes: bool = True, **lasts: float) -> MadeUp:
-    """Eight steps of a CPU, of the given operators."""
-    made, at = MadeUp(), 0.0
-    for number in range(8):
-        began = at
-        for name, time in lasts.items():
-            given = {"Input Dims": [[rows, 64], [64, 64]]} if shapes else {}
-            made.op(f"aten::{name}", at, time + number % 3, **given)
-            at += time + number % 3
-        made.step(number, began, at + 1 - began)
-        at += 1
+def on_cpu(lasts: float, rows: int = 4) -> MadeUp:
+    """Eight steps of a CPU, of one operator."""
+    made = MadeUp()
+    for number, start in enumerate(made.steps(8, lasts + 4)):
+        made.op("aten::mm", start, lasts + number % 3, **{"Input Dims": [[rows, 64], [64, 64]]})
     return made
 
 
@@ -62,37 +38,6 @@ def compared(before: MadeUp, after: MadeUp) -> TracePair:
     assert pair.plan == ()
     pair._repr_html_()
     return pair
-
-
-def test_a_difference_in_one_kind_of_steps_is_named_and_kinds_are_not_averaged():
-    card = compared(alternating((100, 100)), alternating((105, 500))).card()
-    assert card.words.startswith(
-        f"The largest change that the steps carry is {places.HIDDEN}: +400 µs in steps 11 and 13. A step's length "
-        "changed by −400 µs in steps 11 and 13 (−4%, not told apart) and −5.00 µs in steps 10 and 12"
-    )
-    assert "Only 2 steps of a kind: so few tell only large changes apart." in card.warning
-
-
-def test_the_largest_change_comes_first_not_the_clearest():
-    def made(waits: float, copies: float) -> MadeUp:
-        made, at = MadeUp(), 0.0
-        for number in range(8):
-            ready = at + waits * (1 + number % 3 / 100)
-            made.work(GEMM, ready, 50_000, launched=ready - 1)
-            made.copy(TO_GPU, ready + 50_000, copies, launched=ready)
-            made.step(number, at, ready + 60_000 - at)
-            at = ready + 60_000
-        return made
-
-    words = compared(made(46_800, 100), made(0, 1400)).card().words
-    assert f"the steps carry is {places.LAUNCH}: −4" in words
-    assert f"Also {places.PAGEABLE}, +1.30 ms in" in words
-
-
-def test_the_same_program_twice_differs_in_nothing():
-    card = compared(alternating((100, 100)), alternating((100.1, 100.2), wobble=4)).card()
-    assert card.words.startswith("No difference that the steps carry")
-    assert "yes" not in repr(card)
 
 
 def test_intervals_hold_the_change_that_was_made():
@@ -105,10 +50,11 @@ def test_intervals_hold_the_change_that_was_made():
     assert [change.what for change in changes if change.carried] == [places.LAUNCH]
     low, high = lasts.interval or (0, 0)
     assert low < -200 + statistics.fmean(lengths[1]) - statistics.fmean(lengths[0]) < high
+    assert pair.card().words.startswith(f"The largest change that the steps carry is {places.LAUNCH}: −2")
     assert pair.card().warning == ""
 
 
-@pytest.mark.parametrize(("before", "after"), [(2, 2), (6, 6), (2, 8), (20, 20)])
+@pytest.mark.parametrize(("before", "after"), [(2, 8), (6, 6)])
 def test_steps_that_do_not_differ_are_seldom_told_apart(before: int, after: int):
     noise = random.Random(7)
     draw = [([noise.gauss(1000, 20) for _ in range(before)], [noise.gauss(1000, 20) for _ in range(after)])]
@@ -120,44 +66,19 @@ def test_steps_that_do_not_differ_are_seldom_told_apart(before: int, after: int)
     assert 1 <= (high - low) / (exact.high - exact.low) < 1.05
 
 
-def test_one_step_carries_nothing():
-    card = compared(steps_of([1000], 300), steps_of([1000], 100)).card()
-    said = "No difference that the steps carry. A step's length changed by −200 µs (−15%, not told apart)."
-    assert card.words == said
-    assert "Only 1 step of a kind: one tells nothing apart." in card.warning
-
-
-def test_steps_that_run_nothing_alike_are_not_compared():
-    card = compared(alternating((100, 100)), busy_steps(kernel="other")).card()
-    assert card.words.startswith("The two cannot be compared")
-    assert "steps 11 and 13" in " ".join(card.notes)
-
-
 def test_what_cannot_be_compared_is_refused():
     marked, whole = steps_of([900] * 8, 100), steps_of([900] * 5, 100)
     whole.events = [event for event in whole.events if not event["name"].startswith("ProfilerStep")]
-    for before, after, message in (
-        (marked, on_cpu(mm=900), "the file holds no work of a GPU, and the other does"),
-        (marked, whole, r"the file holds no marked steps: .* step\(\) after each"),
-        (whole, whole, "the file and the file hold no marked steps"),
-    ):
-        with pytest.raises(TraceFileError, match=message):
-            compared(before, after)
+    with pytest.raises(TraceFileError, match="the file holds no work of a GPU, and the other does"):
+        compared(marked, on_cpu(900))
+    with pytest.raises(TraceFileError, match=r"the file holds no marked steps: .* step\(\) after each"):
+        compared(marked, whole)
 
 
 def test_what_makes_two_recordings_differ_is_said():
     plain, stacked = busy_steps(), busy_steps()
     stacked.event("python_function", "train.py(1): main", 0, 10)
     assert "Only the second was recorded with stacks" in compared(plain, stacked).card().warning
-    larger = compared(on_cpu(relu=900), on_cpu(relu=7000, rows=512)).card().warning
+    larger = compared(on_cpu(900), on_cpu(7000, rows=512)).card().warning
     assert "Operators of the second were given larger tensors, often 8.5 times as large" in larger
-    for after in (on_cpu(relu=900), on_cpu(relu=900, rows=512, shapes=False)):
-        assert compared(on_cpu(relu=900), after).card().warning == ""
-
-
-def test_what_changed_most_is_named_where_the_steps_differ_in_it():
-    before, after = on_cpu(addmm=1000, mm=500, relu=100, sum=100), on_cpu(addmm=1400, mm=300, relu=150, sum=101)
-    named = "aten::addmm +400 µs, aten::mm −200 µs, aten::relu +50.0 µs. None was tested by itself."
-    notes = " ".join(compared(before, after).card().notes)
-    assert f"Of the operators in steps 0 to 7, these changed most, a step on average: {named}" in notes
-    assert "changed most" not in " ".join(compared(before, before).card().notes)
+    assert compared(on_cpu(900), on_cpu(900)).card().warning == ""

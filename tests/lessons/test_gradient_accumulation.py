@@ -1,4 +1,4 @@
-"""`gradient_accumulation`: the code to paste gives the gradient of the batch; what parts hold; another right loop."""
+"""`gradient_accumulation`: the code to paste gives the gradient of the batch; another right loop."""
 
 from __future__ import annotations
 
@@ -17,15 +17,6 @@ from course_utils.lessons.gradient_accumulation.checks import check_train
 from course_utils.ranks.launch import run_ranks
 
 PROGRAM = Path(__file__).parents[1] / "rank_programs" / "accumulate.py"
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    """Two wait for each other longer than these small models compute."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def pasted(*starts: str) -> dict[str, Any]:
@@ -50,7 +41,6 @@ def test_the_self_test_tells_the_pasted_loop_from_the_usual_one():
     assert code["off_by"](mean_of_means, cases.small_gpt(), inputs, targets) > 0.1
     targets[8:16] = -100  # nothing counts in the second part
     assert code["off_by"](code["accumulate"], cases.small_gpt(), inputs, targets) < 1e-5
-    assert code["accumulate"](cases.small_gpt(), iter([(inputs, targets)])) > 0
     targets[:] = -100
     assert code["accumulate"](model := cases.small_gpt(), [(inputs, targets)]) == 0
     assert all(weight.grad.abs().max() == 0 for weight in model.parameters())
@@ -60,23 +50,6 @@ def test_two_ranks_send_once_and_get_the_gradient_of_one_process():
     for found in run_ranks(PROGRAM, ranks=2, threads_per_rank=1, backend="gloo", show_output=False):
         assert found["off"] < 1e-4
         assert found["sent"] == pytest.approx(found["bytes"], rel=0.01)
-
-
-def test_the_mean_of_means_is_another_gradient_and_a_higher_loss(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(cases, "STEPS", (0, 20))
-    monkeypatch.setattr(cases, "BATCHES", 2)
-    ways = {"right": lambda loss, own, tokens: loss / tokens, "wrong": lambda loss, own, tokens: loss / own / 4}
-    first, last = cases.by_step(ways)
-    assert first["another right batch"] < first["gradient off by"] > first["mild"]
-    assert 0.1 < first["gradient off by"] < last["gradient off by"]
-    assert first["loss, right"] == first["loss, wrong"]
-    assert last["loss, right"] < last["loss, wrong"]
-
-
-def test_a_peak_in_parts_lies_between_that_of_small_steps_and_that_at_once():
-    rows = {row["32 texts"]: row["peak"] for row in cases.peaks(cases.PARTS, "cpu")}
-    peaks = [rows[label] for label in ("4 steps", "4 parts", "2 parts", "at once")]
-    assert peaks == sorted(set(peaks))
 
 
 def test_the_schedule_waits_where_the_scaler_skips_a_step():
@@ -93,24 +66,20 @@ def test_the_schedule_waits_where_the_scaler_skips_a_step():
     assert schedule.last_epoch == 2 == next(iter(optimizer.state.values()))["step"]
 
 
-def divides_gradients(model, batches, optimizer, parts, max_norm):
-    samples = 0
-    for number, (inputs, targets) in enumerate(batches, start=1):
-        mse_loss(model(inputs), targets, reduction="sum").backward()
-        samples += len(targets)
-        if number % parts == 0 or number == len(batches):
-            for weight in model.parameters():
-                weight.grad /= samples
-            torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
-            optimizer.step()
-            optimizer.zero_grad()
-            samples = 0
-
-
-def test_a_forward_pass_without_gradients_holds_nothing():
-    def looks_first(model, batches, optimizer, parts, max_norm):
-        with torch.no_grad():
+def test_another_right_loop_that_looks_first_is_right():
+    def divides_gradients(model, batches, optimizer, parts, max_norm):
+        with torch.no_grad():  # holds nothing
             assert all(model(inputs).isfinite().all() for inputs, _ in batches)
-        divides_gradients(model, batches, optimizer, parts, max_norm)
+        samples = 0
+        for number, (inputs, targets) in enumerate(batches, start=1):
+            mse_loss(model(inputs), targets, reduction="sum").backward()
+            samples += len(targets)
+            if number % parts == 0 or number == len(batches):
+                for weight in model.parameters():
+                    weight.grad /= samples
+                torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+                optimizer.step()
+                optimizer.zero_grad()
+                samples = 0
 
-    assert check_train(looks_first).outcome == "right"
+    assert check_train(divides_gradients).outcome == "right"

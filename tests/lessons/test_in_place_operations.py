@@ -3,28 +3,19 @@
 from __future__ import annotations
 
 import json
-import warnings
-from typing import Any
 
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional
 
-from authoring.reference_pages import code_blocks, reference_pages
 from course_utils.lesson_notebooks import find_lesson
 from course_utils.lessons.in_place_operations import cases
 from course_utils.materials.step_memory import kept_bytes, worked_out
 from course_utils.measure.devices import Device
 
 
-def _run(code: str) -> dict[str, Any]:
-    names: dict[str, Any] = {}
-    exec(code, names)
-    return names
-
-
-@pytest.mark.parametrize(("name", "tensors"), [("ReLU", 0), ("LeakyReLU", 4), ("SiLU", 0)])
+@pytest.mark.parametrize(("name", "tensors"), [("LeakyReLU", 4), ("SiLU", 0)])
 def test_the_flag_saves_a_tensor_for_each_block_or_none_and_a_gpus_step_is_worked_out_as_it_is_measured(name, tensors):
     steps = [cases.training(cases.blocks, each, "cpu") for each in cases.both(name).values()]
     [step() for *_, step in steps]
@@ -37,24 +28,14 @@ def test_the_flag_saves_a_tensor_for_each_block_or_none_and_a_gpus_step_is_worke
     assert measured[0] - measured[1] == worked[0] - worked[1] == tensors * one
 
 
-def _frozen(layer: nn.Module) -> nn.Module:
-    return layer.requires_grad_(False)
-
-
-@pytest.mark.filterwarnings("ignore:Using padding='same'")
 @pytest.mark.parametrize(
     ("following", "saves"),
     [
-        (nn.Linear(16, 16), True),
-        (_frozen(nn.Linear(16, 16)), False),
-        (_frozen(nn.Conv2d(4, 4, 1)), True),
+        (nn.Linear(16, 16).requires_grad_(False), False),
+        (nn.Conv2d(4, 4, 1).requires_grad_(False), True),
         (nn.Conv2d(4, 4, 3, padding=1, padding_mode="circular"), False),
-        (nn.Conv2d(4, 4, 4, padding="same"), False),
         (nn.AdaptiveAvgPool2d(1), False),
-        (nn.AdaptiveAvgPool2d(2), True),
-        (nn.BatchNorm2d(4), True),
         (nn.MaxPool2d(2), True),
-        (nn.AvgPool2d(2), True),
     ],
 )
 def test_leaky_relu_in_place_saves_before_what_keeps_its_input(following: nn.Module, saves: bool) -> None:
@@ -65,24 +46,24 @@ def test_leaky_relu_in_place_saves_before_what_keeps_its_input(following: nn.Mod
     assert both[0] - both[1] == x.nbytes * saves
 
 
-@pytest.mark.parametrize("layer", [nn.ReLU, nn.LeakyReLU, nn.SiLU])
 @pytest.mark.parametrize(
     ("size", "bias", "more"), [((8, 128, 64), True, 1), ((1024, 64), True, 0), ((8, 128, 64), False, 0)]
 )
-def test_after_a_linear_layer_with_bias_on_3d_input_the_gradient_is_copied_and_the_peak_rises(layer, size, bias, more):
+def test_after_a_linear_layer_with_bias_on_3d_input_the_gradient_is_copied_and_the_peak_rises(size, bias, more):
     def step(inplace: bool) -> None:
-        nn.Sequential(nn.Linear(64, 256, bias), layer(inplace=inplace), nn.Linear(256, 64))(x).sum().backward()
+        nn.Sequential(nn.Linear(64, 256, bias), nn.LeakyReLU(inplace=inplace), nn.Linear(256, 64))(x).sum().backward()
 
     x = torch.randn(size)
     both = [Device().peak_memory(lambda each=each: step(each))[0] for each in (False, True)]
-    assert cases.copies_of(lambda: step(True)) - cases.copies_of(lambda: step(False)) == more + (layer is nn.SiLU)
+    assert cases.copies_of(lambda: step(True)) - cases.copies_of(lambda: step(False)) == more
     assert (both[1] > both[0]) is bool(more)
 
 
 def test_kept_by_names_what_each_operation_of_the_reference_page_keeps() -> None:
     cells = json.loads(find_lesson("in_place_operations").path.read_text(encoding="utf-8"))["cells"]
     (pasted,) = ("".join(cell["source"]) for cell in cells if "standalone" in cell["metadata"].get("tags", []))
-    kept_by, x = _run(pasted)["kept_by"], torch.randn(4, 3)
+    exec(pasted, names := {})
+    kept_by, x = names["kept_by"], torch.randn(4, 3)
     kinds = {
         ("its output", "its output"): [nn.ReLU],
         ("its input", "its output"): [nn.LeakyReLU, nn.ELU, nn.CELU, nn.SELU],
@@ -92,23 +73,6 @@ def test_kept_by_names_what_each_operation_of_the_reference_page_keeps() -> None
     for expected, layers in kinds.items():
         for layer in layers:
             assert [kept_by(layer(inplace=each), x) for each in (False, True)] == [[each] for each in expected]
-    assert kept_by(nn.Threshold(0, 0, inplace=True), x) == ["a copy of its input"]
     assert kept_by(lambda x: x * 2, x) == []
-    for raises in (nn.LeakyReLU(-0.1, inplace=True), nn.Sequential(nn.Sigmoid(), nn.LeakyReLU(inplace=True))):
-        with pytest.raises(RuntimeError):
-            kept_by(raises, x)
-
-
-def test_overwriting_layers_names_them_in_every_variant() -> None:
-    (page,) = (page for page in reference_pages() if page.stem == "in_place_operations")
-    find = _run("\n".join(code_blocks(page)))["overwriting_layers"]
-    model, x = nn.Sequential(nn.Linear(4, 4), nn.ReLU(inplace=True), nn.Linear(4, 4)), torch.randn(2, 4)
-    nested = nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.SiLU(inplace=True), nn.Linear(4, 4)))
-    assert find(nested, x) == ["1.0", "1"]
-    with torch.autocast("cpu", torch.bfloat16):
-        assert find(model, x) == ["1"]
-    with warnings.catch_warnings(action="ignore"):
-        assert find(torch.compile(model, backend="eager"), x) == ["_orig_mod.1"]
     with pytest.raises(RuntimeError):
-        find(model, torch.randn(2, 5))
-    assert not torch.nn.modules.module._global_forward_hooks
+        kept_by(nn.Sequential(nn.Sigmoid(), nn.LeakyReLU(inplace=True)), x)

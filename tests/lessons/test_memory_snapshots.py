@@ -16,7 +16,6 @@ import torch
 from course_utils.lesson_notebooks import find_lesson
 from course_utils.lessons.memory_snapshots.stand_in import memory_history
 from own_program import command
-from tests.replays import load_snapshot
 
 NOTEBOOK = find_lesson("memory_snapshots").path
 RECORDED = Path(__file__).parents[1] / "allocator_traces" / "memory_snapshots-2.13.0.json"
@@ -35,10 +34,7 @@ def _cell(text: str) -> str:
 
 
 def test_a_snapshot_made_without_a_gpu_has_the_entries_of_pytorchs_own_allocator(tmp_path: Path) -> None:
-    """The failing request included; where the device puts the first segment is its own affair.
-
-    In a process of its own: tensors that other tests left alive would take room in the first segments.
-    """
+    """In a process of its own: tensors that other tests left alive would take room in the first segments."""
     theirs = json.loads(RECORDED.read_text(encoding="utf-8"))
     path = tmp_path / "snapshot.pickle"
     command = [sys.executable, "-c", DUMP, str(path), str(theirs["made_with"]["cap_bytes"])]
@@ -67,29 +63,24 @@ def two_dumps(tmp_path: Path) -> list[Path]:
                 kept.append(torch.ones(2**20))
                 torch.ones(2**18)
             dump(file)
-    assert load_snapshot(files[1]).end.allocated_bytes >= 7 * 2**22
     return files
 
 
 def test_what_grew_is_found_by_the_code_to_paste(two_dumps: list[Path]) -> None:
-    """It needs no history, as of a ring that has lost its beginning; and says what has no frames."""
+    """It needs no history, as of a ring that has lost its beginning."""
     pasted: dict[str, Any] = {}
     exec("import re\nfrom collections import Counter\nfrom pathlib import Path\n" + _cell("def held"), pasted)
     early, late = (pickle.loads(file.read_bytes()) | {"device_traces": []} for file in two_dumps)
     grown = pasted["held"](late) - pasted["held"](early)
     assert list(grown.values()) == [5 * 2**22]
     assert next(iter(grown)).startswith(f"{Path(__file__).name}:")
-    assert pasted["held"](late, gpu=1) == {}
     assert pasted["where"]([]) == "no Python frame"
-    stack = ("/me/model.py", 7, "forward"), ("/x/module.py", 1, "_call_impl"), ("/me/train.py", 3, "evaluate")
+    # `stacks="all"` puts C++ between Python's frames; torch.compile puts a file of Inductor's before them.
+    stack = [("/me/model.py", 7, "forward"), ("/x/module.py", 1, "_call_impl")]
+    stack += [("??", 0, "call"), ("/tmp/torchinductor_me/c3/c33.py", 109, "call"), ("/me/train.py", 3, "evaluate")]
     frames = [dict(zip(("filename", "line", "name"), each, strict=True)) for each in stack]
     assert pasted["where"](frames) == "train.py:3 evaluate"
-    # `stacks="all"` puts C++ between Python's frames; torch.compile puts a file of Inductor's before them.
-    others = ("/src/Include/pycore_ceval.h", 73, "_PyEval_EvalFrame"), ("??", 0, "call")
-    others += ("/usr/include/c++/13/array", 9, "at"), ("/tmp/torchinductor_me/c3/c33.py", 109, "call")
-    between = [dict(zip(("filename", "line", "name"), each, strict=True)) for each in others]
-    assert pasted["where"](frames[:2] + between + frames[2:]) == "train.py:3 evaluate"
-    assert pasted["where"](between) == "not in your files"
+    assert pasted["where"](frames[2:4]) == "not in your files"
 
 
 def test_the_command_line_says_what_grew(two_dumps: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
@@ -100,20 +91,5 @@ def test_the_command_line_says_what_grew(two_dumps: list[Path], capsys: pytest.C
     assert any(
         f"{Path(__file__).name}:" in line and "+20.0 MiB" in line and line.endswith("+5") for line in shown.splitlines()
     )
-    assert command.main(["snapshot", early, early]) == 0
-    assert "No line grew." in capsys.readouterr().out
-
-
-def test_files_that_cannot_be_subtracted_are_refused(
-    two_dumps: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    early, late = two_dumps
-    assert command.main(["snapshot", str(late), str(early)]) == 1
+    assert command.main(["snapshot", late, early]) == 1
     assert "early.pickle is older than late.pickle: name the earlier file first" in capsys.readouterr().err
-    other = pickle.loads(late.read_bytes())
-    for segment in other["segments"]:
-        for block in segment["blocks"]:
-            block["frames"] = [{"filename": "/other/program.py", "line": 1, "name": "main"}]
-    (tmp_path / "other.pickle").write_bytes(pickle.dumps(other))
-    assert command.main(["snapshot", str(early), str(tmp_path / "other.pickle")]) == 1
-    assert "have no line in common" in capsys.readouterr().err

@@ -38,16 +38,6 @@ def test_frozen_layers_keep_nothing_only_before_what_is_trained():
     assert in_gpt["LoRA on the last four"] < 0.3 < 0.7 < in_gpt["LoRA on the first four"]
 
 
-def test_kept_losses_hold_activations_only_without_a_backward_pass():
-    left = {row["kept of each step"]: row for row in cases.leaks(steps=2)}
-    whole = left["loss, no backward()"]["saved tensors"]
-    assert left["loss, backward(retain_graph=True)"]["saved tensors"] == whole > 2**20
-    for way in ("loss, backward()", "total += loss, backward()"):
-        assert left[way]["saved tensors"] == 0
-        assert left[way]["graph nodes"] > 50
-    assert left["loss.detach(), backward()"]["graph nodes"] == 0
-
-
 def test_what_is_worked_out_for_gpt2_is_what_is_measured_of_the_small_gpt():
     measured = {row["evaluation"]: row["peak"] for row in cases.evaluations()}
     worked_out = {row["evaluation"]: row["fp32"] for row in cases.worked_out_for_gpt2(cases._SMALL)}
@@ -70,12 +60,11 @@ def test_evaluate_puts_modes_back_also_after_an_error():
     assert result == pytest.approx(functional.cross_entropy(model.eval()(inputs), targets).item(), rel=1e-5)
 
 
-@pytest.mark.parametrize("vocabulary", [50, 16])  # 16: as many as tokens, so that a wrong dimension raises nothing
-@pytest.mark.parametrize("ignore", [-100, 3])
-def test_evaluate_takes_a_language_models_logits_and_leaves_padding_out(vocabulary: int, ignore: int):
-    logits, targets = torch.randn(3, 2, 16, vocabulary), torch.randint(vocabulary, (3, 2, 16))
-    targets[:, 0, 10:] = ignore
-    kept = targets != ignore
+def test_evaluate_takes_a_language_models_logits_and_leaves_padding_out():
+    # As many words as tokens, so that a wrong dimension raises nothing.
+    logits, targets = torch.randn(3, 2, 16, 16), torch.randint(16, (3, 2, 16))
+    targets[:, 0, 10:] = 3
+    kept = targets != 3
     by_hand = -logits.log_softmax(-1)[kept].gather(-1, targets[kept][:, None]).mean()
     evaluate = pasted("evaluate")
-    assert evaluate(nn.Identity(), zip(logits, targets, strict=True), ignore) == pytest.approx(by_hand.item())
+    assert evaluate(nn.Identity(), zip(logits, targets, strict=True), 3) == pytest.approx(by_hand.item())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,14 +11,7 @@ from torch import nn
 
 from course_utils import recorded
 from course_utils.lessons.torch_compile import pictures
-from course_utils.lessons.torch_compile.cases import Llama, copies, modes, near, pays_at
-
-
-@pytest.fixture(autouse=True)
-def forgotten() -> Iterator[None]:
-    torch.compiler.reset()
-    yield
-    torch.compiler.reset()
+from course_utils.lessons.torch_compile.cases import copies, modes, near, pays_at
 
 
 class Layer(nn.Module):
@@ -36,6 +28,7 @@ class Watched(nn.ModuleList):
 
 
 def test_a_copy_is_compiled_whole_although_the_loop_of_the_other_is_given_up():
+    torch.compiler.reset()
     model, x, graphs = Watched(Layer() for _ in range(5)), torch.ones(3), []
     stops, once = copies(model, 2)
     torch.compile(stops, backend="eager")(x, True)
@@ -68,28 +61,8 @@ def test_the_picture_says_when_a_training_is_even_by_what_came_before_it():
     assert rows[2].bar.high == pays["training step"]["pays at call"]
 
 
-def test_the_parts_of_the_compiled_model_lie_end_to_end():
-    breaks = recorded("torch_compile/graph_breaks", machine="nvidia-h200")
-    once, reads, stops, eager = (row.bar for row in pictures.parts(breaks).rows)
-    assert (once.low, once.high, reads.high) == (0, reads.low, stops.low)
-    assert stops.high == breaks["compiled, with breaks"].median_s > eager.high == breaks["eager"].median_s
-
-
-def test_the_small_llama_is_one_graph_and_learns():
-    torch.manual_seed(0)
-    model, tokens, graphs = Llama(16, 8, layers=1, heads=2), torch.randint(256, (2, 8)), []
-    torch.compile(model, backend=lambda graph, _: graphs.append(graph) or graph, fullgraph=True)(tokens)
-    assert len(graphs) == 1
-    changed = tokens.clone()
-    changed[:, -1] = (changed[:, -1] + 1) % 256
-    torch.testing.assert_close(model(tokens)[:, :-1], model(changed)[:, :-1])  # a token sees earlier ones alone
-    model(tokens).sum().backward()
-    assert all(parameter.grad is not None for parameter in model.parameters())
-
-
-def test_the_modes_share_a_step_and_their_check_finds_another_one():
+def test_the_check_of_the_modes_finds_another_step():
     cases = modes("cpu")
-    assert list(cases) == ["eager", "default", "reduce-overhead"]
     first = cases["eager"].build()()
     assert near(first, cases["eager"].build()())
     assert not near(first, [1.2 * part for part in first])

@@ -29,7 +29,7 @@ _CLIPS, _ZEROES = ("right", "clips_each_part", "no_clip"), ("right", "keeps_grad
 _CHOICES = ("right", "drops_last"), tuple(_SHARES), _CLIPS, _ZEROES
 
 
-class _Watched(torch.optim.SGD):
+class _NotedSteps(torch.optim.SGD):
     """Its learning rate is 0: the weights stay, and gradients can be held against each other."""
 
     def __init__(self, model: nn.Module) -> None:
@@ -50,7 +50,7 @@ def _epoch(sizes: Sequence[int]) -> tuple[nn.Module, list[Batch]]:
 
 def _steps(model: nn.Module, batches: Sequence[Batch], parts: int, made: Sequence[str]) -> list[torch.Tensor]:
     last, divisor, clip, zero = made
-    watched = _Watched(model)
+    watched = _NotedSteps(model)
     watched.zero_grad()
     for start in range(0, len(batches) - (len(batches) % parts if last == "drops_last" else 0), parts):
         group = batches[start : start + parts]
@@ -72,7 +72,7 @@ def check_train(answer: Any) -> str | None:
     runs, held = [], []
     for sizes, parts in _EPOCHS:
         model, batches = _epoch(sizes)
-        optimizer, waiting = _Watched(model), []  # samples whose activations wait for the backward pass
+        optimizer, waiting = _NotedSteps(model), []  # samples whose activations wait for the backward pass
 
         def look(_: nn.Module, inputs: Any, output: torch.Tensor, waiting=waiting, sizes=sizes) -> None:
             if len(output) + sum(waiting) > max(sizes):

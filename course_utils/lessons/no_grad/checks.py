@@ -11,7 +11,7 @@ from torch import nn
 from course_utils.lessons.answers import NotRight, ask, exercise
 
 
-class _Watched(nn.Sequential):
+class _Backbone(nn.Sequential):
     """Notes for all its copies whether dropout was on, and whether there was a graph."""
 
     seen: ClassVar[list[tuple[bool, bool]]] = []
@@ -28,16 +28,16 @@ def _switches(model: nn.Module) -> tuple[list[bool], list[bool]]:
 
 @exercise
 def check_features(answer: Any) -> str | None:
-    model = _Watched(nn.Linear(4, 8), nn.BatchNorm1d(8).eval().requires_grad_(False), nn.Dropout(), nn.Linear(8, 3))
+    model = _Backbone(nn.Linear(4, 8), nn.BatchNorm1d(8).eval().requires_grad_(False), nn.Dropout(), nn.Linear(8, 3))
     batches, before = list(torch.randn(22, 4).split(10)), _switches(model)
-    _Watched.seen.clear()
+    _Backbone.seen.clear()
     with torch.enable_grad():  # it puts back what an answer leaves
         result, is_on, after = ask(answer, model, batches), torch.is_grad_enabled(), _switches(model)
-    if not _Watched.seen:
+    if not _Backbone.seen:
         raise NotRight("You never call the backbone.")
-    if any(training for training, _ in _Watched.seen):
+    if any(training for training, _ in _Backbone.seen):
         return "dropout"
-    if any(graph for _, graph in _Watched.seen):
+    if any(graph for _, graph in _Backbone.seen):
         return "graph"
     if not isinstance(result, torch.Tensor):
         raise NotRight(f"One tensor is asked for, and you return {type(result).__name__}.")

@@ -32,25 +32,26 @@ def loop(share=by_samples, last=True, clip="once", zero="step"):
     return train
 
 
-def joined(model, batches, optimizer, parts, max_norm):
-    """The right gradient of batches that are joined, which holds all activations."""
-    for start in range(0, len(batches), parts):
-        inputs, targets = (torch.cat(tensors) for tensors in zip(*batches[start : start + parts], strict=True))
-        mse_loss(model(inputs), targets).backward()
-        nn.utils.clip_grad_norm_(model.parameters(), max_norm)
-        optimizer.step()
-        optimizer.zero_grad()
+def whole_group(loss_of):
+    """The right gradient, in one backward pass over a group's loss: all its activations are held."""
+
+    def train(model, batches, optimizer, parts, max_norm):
+        for start in range(0, len(batches), parts):
+            loss_of(model, batches[start : start + parts], parts).backward()
+            nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+            optimizer.step()
+            optimizer.zero_grad()
+
+    return train
 
 
-def backward_once(model, batches, optimizer, parts, max_norm):
-    """The right gradient of a group's loss, whose graph holds all activations."""
-    for start in range(0, len(batches), parts):
-        group = batches[start : start + parts]
-        losses = [mse_loss(model(inputs), targets) * by_samples(targets, group, parts) for inputs, targets in group]
-        sum(losses).backward()
-        nn.utils.clip_grad_norm_(model.parameters(), max_norm)
-        optimizer.step()
-        optimizer.zero_grad()
+def joined(model, group, parts):
+    inputs, targets = (torch.cat(tensors) for tensors in zip(*group, strict=True))
+    return mse_loss(model(inputs), targets)
+
+
+def added(model, group, parts):
+    return sum(mse_loss(model(inputs), targets) * by_samples(targets, group, parts) for inputs, targets in group)
 
 
 WRONG = {
@@ -64,7 +65,7 @@ WRONG = {
         "no_clip": loop(clip="never"),
         "keeps_gradients": loop(zero="never"),
         "zeroes_each_part": loop(zero="each"),
-        "joins_batches": joined,
-        "one_backward": backward_once,
+        "joins_batches": whole_group(joined),
+        "one_backward": whole_group(added),
     },
 }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -182,8 +181,3 @@ def alive(pid: int) -> bool:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
-
-
-def kill(process: subprocess.Popen[str], signum: int = signal.SIGKILL) -> None:
-    """Send a signal to a process that the test started."""
-    os.kill(process.pid, signum)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -53,10 +53,10 @@ def comparing(name: str, more: str = "") -> str:
 @cache
 def here() -> Environment:
     """This machine, at smoke size."""
-    return recording.environment_here("smoke")
+    return dataclasses.replace(recording.environment_here(), size="smoke")
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Sandbox:
     """Folders of one temporary course."""
 

@@ -47,7 +47,7 @@ def course(
     sandbox: Sandbox, here: Environment, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Course:
     """The command line in this process, which spares a test the time to ask torch; gives its status and its words."""
-    monkeypatch.setattr(recording, "environment_here", lambda size=None: here)
+    monkeypatch.setattr(recording, "environment_here", lambda: here)
 
     def run(*arguments: str) -> tuple[int, str]:
         status = cli.main(arguments)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -54,10 +53,10 @@ def comparing(name: str, more: str = "") -> str:
 @cache
 def here() -> Environment:
     """This machine, at smoke size."""
-    return recording.environment_here("smoke")
+    return dataclasses.replace(recording.environment_here(), size="smoke")
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Sandbox:
     """Folders of one temporary course."""
 
@@ -182,8 +181,3 @@ def alive(pid: int) -> bool:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
-
-
-def kill(process: subprocess.Popen[str], signum: int = signal.SIGKILL) -> None:
-    """Send a signal to a process that the test started."""
-    os.kill(process.pid, signum)

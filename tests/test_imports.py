@@ -13,20 +13,10 @@ _MODULES = {
     for package in ("course_utils", "own_program")
     for path in (_ROOT / package).rglob("*.py")
 }
-# What each package may import, itself and what its own packages may import included.
-_BELOW = {
-    "show": "show",
-    "results": "show results",
-    "measure": "show results measure",
-    "memory": "show results memory measure",
-    "ranks": "show results ranks measure memory materials",
-    "materials": "show results measure memory ranks materials",
-    "lessons": "show results measure memory ranks materials lessons",
-    "commands": "show results measure memory ranks materials lessons commands",
-}
-
+# A package may import from those of its own line and of the lines above.
+_LEVELS = ({"show"}, {"results"}, {"measure"}, {"memory"}, {"ranks", "materials"}, {"lessons"}, {"commands"})
 # What lies beside the packages, for all of them.
-_BESIDE = ("files", "lesson_notebooks", "lesson_order")
+_BESIDE = {"files", "lesson_notebooks", "lesson_order"}
 
 
 def _imports(node: ast.AST) -> Iterator[tuple[str, ...]]:
@@ -59,11 +49,12 @@ def test_imports_have_no_circle() -> None:
 
 
 def test_imports_go_one_way() -> None:
+    levels = {package: number for number, level in enumerate(_LEVELS) for package in level} | dict.fromkeys(_BESIDE, 0)
     for module, names in _graph().items():
-        package = module.split(".")[1:2]
+        here = levels.get(module.split(".")[1]) if "." in module else None
         above = {"authoring", "benchmarks", "tests", "tools"}
         above |= {"own_program"} if module.startswith("course_utils") else set()
         for name in names:
             assert name.partition(".")[0] not in above, (module, name)
-            if module.startswith("course_utils.") and package[0] in _BELOW and name.startswith("course_utils."):
-                assert name.split(".")[1] in [*_BELOW[package[0]].split(), *_BESIDE], (module, name)
+            if module.startswith("course_utils.") and here is not None and name.startswith("course_utils."):
+                assert levels[name.split(".")[1]] <= here, (module, name)

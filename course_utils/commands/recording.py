@@ -61,11 +61,11 @@ def satisfied(here: Environment) -> set[str]:
     return {need for need, there in met.items() if there}
 
 
-def environment_here(size: str | None = None) -> Environment:
+def environment_here() -> Environment:
     """This machine, read in a process of its own so that torch stays out of this one."""
     code = "import json, course_utils; print(json.dumps(course_utils.environment().to_record()))"
     command = [sys.executable, "-c", code]
-    variables = variables_for_children(os.environ) | ({"COURSE_SIZE": size} if size else {})
+    variables = variables_for_children(os.environ)
     options = {"capture_output": True, "text": True, "timeout": ASKING_S}
     try:
         child = subprocess.run(command, env=variables, check=False, **options)

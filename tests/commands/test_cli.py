@@ -13,7 +13,6 @@ import pytest
 
 from course_utils.commands import cli, machine_check, recording
 from course_utils.lesson_notebooks import find_lessons, question
-from course_utils.lesson_order import file_name
 from own_program import command
 from tests import example_results, made_up_records
 from tests.sandbox import ROOT, SET_UP, Sandbox, comparing, sandbox
@@ -37,17 +36,11 @@ def box(sandbox: Sandbox) -> Sandbox:
     return sandbox
 
 
-PLANNED = file_name("data_loading")
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["record", "alhpa"], "There is no lesson 'alhpa' (did you mean '00_alpha'?). The lessons are: 00_alpha,"),
-        (["record", PLANNED[:2]], f"Lesson {PLANNED[:2]} (Loading data) is planned and not written yet; there are:"),
-        (["copy", "99"], "There is no lesson '99'"),
         (["recrod"], "invalid choice: 'recrod'"),
-        (["report", "--outptu", "x"], "unrecognized arguments: --outptu"),
         (["trace", ""], "argument FILE: the name of a file is needed, and this one is empty"),
     ],
 )
@@ -56,14 +49,6 @@ def test_wrong_use_is_answered_with_what_there_is(box, capsys, arguments, messag
     printed = capsys.readouterr()
     assert message in printed.err
     assert printed.out == ""
-
-
-def test_a_folder_without_lessons_is_one_line(sandbox, capsys, monkeypatch):
-    assert cli.main(["record"]) == 1
-    assert "there are no lessons to record" in capsys.readouterr().err
-    monkeypatch.setenv("COURSE_NOTEBOOKS", str(sandbox.root / "nowhere"))
-    assert cli.main(["record"]) == 2
-    assert "There is no notebooks folder" in capsys.readouterr().err
 
 
 def test_the_command_line_itself_starts_without_torch_and_the_drawing_libraries():
@@ -107,14 +92,6 @@ def test_check_says_what_is_shown_from_a_record_and_what_nobody_has_recorded(box
     times_s = {"short": 1e-3, "long": 2e-3}
     made_up_records.write(box.reference, example_results.GPU, [made_up_records.comparison("beta/copy", times_s)])
     assert words("04_beta") == f"{start} (shown from NVIDIA H200, 139 GiB, 1 not recorded yet)"
-
-
-def test_a_damaged_notebook_is_named_and_the_rest_is_checked(box, capsys):
-    box.notebook("05_gamma", *2 * ["measure(name='gamma/copy')"])
-    cli.main(["check"])
-    printed = " ".join(capsys.readouterr().out.split())
-    assert "05_gamma damaged: 05_gamma.ipynb has two experiments named 'gamma/copy'" in printed
-    assert "00_alpha runs live" in printed
 
 
 def test_a_torch_that_does_not_start_is_a_finding_with_advice(box):

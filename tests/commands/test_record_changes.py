@@ -120,27 +120,6 @@ def test_a_machine_its_beginning_and_a_folder_are_found_and_own_records_told_apa
     assert [pair.change for pair in compare_records(reference, own).pairs] == [ANOTHER_VERDICT]
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("first-cup", r"did you mean 'first-cpu'\?\)\. Recorded machines: first-cpu, second-cpu"),
-        ("notebooks", "there are no records in notebooks"),
-    ],
-)
-def test_a_wrong_name_is_met_with_what_there_is(box, monkeypatch, name, message):
-    monkeypatch.chdir(box.root)
-    with pytest.raises(CommandError, match=message):
-        read_records(name)
-
-
-def test_a_record_that_cannot_be_read_is_named_and_the_others_are_compared(box):
-    (box.reference / "first-cpu" / "beta.json").write_text('{"schema_version": 99}')
-    records = read_records("first-cpu")
-    assert set(records.records) == {"alpha"}
-    (problem,) = records.problems
-    assert "schema version 99" in problem
-
-
 def test_the_command_says_what_changed_and_how_much_may_be_chance(box, capsys):
     assert cli.main(["compare", "first-cpu", "reference:second-cpu"]) == 0
     printed = capsys.readouterr().out

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-import json
 import re
-import shutil
 
 import pytest
 
@@ -103,45 +101,27 @@ def test_every_committed_record_can_be_shown(sandbox, monkeypatch):
     assert "Nothing is recorded on this machine yet" in text_of(page)
 
 
-def folded(page: str) -> list[str]:
-    """Lessons of which only the heading shows until they are opened."""
-    sections = re.findall(r'<section aria-labelledby="(\w+)">(.*?)</section>', page, flags=re.DOTALL)
-    return [slug for slug, inside in sections if '<details class="others">' in inside]
-
-
 def test_your_own_lessons_are_marked_and_the_others_folded(both, other):
     both.notebook("01_beta", 'measure(name="beta/one")')
     made_up_records.write(both.reference, other, [dataclasses.replace(results(1.5)[2], name="beta/one")])
     page = report_page.render(TODAY)
-    assert folded(page) == ["beta"]
+    sections = re.findall(r'<section aria-labelledby="(\w+)">(.*?)</section>', page, flags=re.DOTALL)
+    assert [slug for slug, inside in sections if '<details class="others">' in inside] == ["beta"]
     assert re.findall(r'<li class="here"><a href="#(\w+)"', page) == ["alpha"]
     assert "● marks the lessons that you have recorded" in page
     assert "Not recorded on this machine yet. Run course record beta ." in text_of(page)
-    # The whole page folded would show nothing.
-    shutil.rmtree(both.results)
-    page = report_page.render(TODAY)
-    assert folded(page) == []
-    assert "●" not in page.partition("</style>")[2]
 
 
 def test_a_bad_record_is_named_and_the_rest_is_shown(both, other, mine, capsys, tmp_path):
     path = both.reference / other.machine / "alpha.json"
-    whole = path.read_text()
-    data = json.loads(whole)
-    data["experiments"]["alpha/loops"]["data"].pop("cases")
-    for damaged, message in ((whole[:200], "other-gpu/alpha.json cannot be read"), (json.dumps(data), "is damaged")):
-        path.write_text(damaged)
-        page = report_page.render(TODAY)
-        assert "Not everything could be shown" in page
-        assert message in page
-        assert f'<th scope="row">{mine.title}' in page
-        assert 'class="verdict ' in page
-        # The page may be read by somebody else: who made it hears of it as well.
-        assert cli.main(["report", "--output", str(tmp_path)]) == 1
-        printed = capsys.readouterr()
-        assert printed.out.startswith(f"{tmp_path / 'report.html'}\n")
-        assert printed.err.startswith("Not on the page, because it cannot be read:\n")
-        assert message in printed.err
+    path.write_text(path.read_text()[:200])
+    assert cli.main(["report", "--output", str(tmp_path)]) == 1
+    page = (tmp_path / "report.html").read_text()
+    assert f'<th scope="row">{mine.title}' in page
+    assert 'class="verdict ' in page
+    # The page may be read by somebody else: who made it hears of it as well.
+    for said in (page, capsys.readouterr().err):
+        assert "other-gpu/alpha.json cannot be read" in said
 
 
 def test_a_busy_machine_and_other_code_are_noticed_beside_the_numbers(both, mine):
@@ -174,14 +154,10 @@ def test_the_command_writes_the_page_and_prints_its_path(both, capsys, monkeypat
 def test_a_browser_shows_both_machines_on_a_desk_and_on_a_phone(chromium, both, mine, tmp_path):
     path = tmp_path / "report.html"
     report_page.build(path)
-    for width, scheme in ((1280, "light"), (390, "dark")):
-        page = chromium.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
-        asked, errors = [], []
-        page.on("request", lambda request, asked=asked: asked.append(request.url))
-        page.on("pageerror", lambda error, errors=errors: errors.append(str(error)))
-        page.goto(path.as_uri())
-        assert [url for url in asked if not url.startswith("data:")] == [path.as_uri()]
-        assert errors == []
+    page = chromium.new_page()
+    page.goto(path.as_uri())
+    for width in (1280, 390):
+        page.set_viewport_size({"width": width, "height": 900})
         cells = page.locator("table.side").first.locator("tbody td")
         first, second = (cells.nth(i).bounding_box() for i in range(2))
         if width > 640:
@@ -190,11 +166,4 @@ def test_a_browser_shows_both_machines_on_a_desk_and_on_a_phone(chromium, both, 
             assert first["y"] < second["y"]
             assert mine.title in cells.first.evaluate("cell => getComputedStyle(cell, '::before').content")
         assert page.evaluate("document.documentElement.scrollWidth") <= width
-        light = sum(map(int, re.findall(r"\d+", page.evaluate("getComputedStyle(document.body).backgroundColor"))))
-        assert (light > 600) == (scheme == "light")
-        page.close()
-
-
-def test_claims_come_before_the_lessons(both):
-    page = report_page.render(TODAY, "<p>of <b>mine</b></p>")
-    assert page.index("by your records</h2>\n<p>of <b>mine</b></p>") < page.index('id="alpha"')
+    page.close()

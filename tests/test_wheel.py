@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from course_utils import lesson_notebooks as lessons
+from course_utils import lesson_notebooks
 from course_utils.lesson_order import file_name
 from course_utils.results import store
 from course_utils.results.code_hash import code_hash
@@ -54,7 +54,7 @@ def test_the_wheel_holds_the_package_and_the_lessons(target: Path) -> None:
 def test_check_finds_every_lesson_and_asks_for_nothing_that_a_clone_has(course: Course) -> None:
     check = course("check")
     assert check.returncode == 0, check.stdout + check.stderr
-    for lesson in lessons.find_lessons():
+    for lesson in lesson_notebooks.find_lessons():
         assert f"{lesson.name} " in check.stdout
     assert "jupyterlab" not in check.stdout
     assert "make lab" not in check.stdout
@@ -79,7 +79,7 @@ def test_a_lesson_is_recorded_and_compared(course: Course, target: Path, tmp_pat
     assert f"Records are in {path.parent}." in record.stdout
     assert files(target) == package
     # What is sent back belongs to the lesson as the clone has it.
-    made, lesson = store.load_lesson(path), lessons.find_lesson("pinned_memory")
+    made, lesson = store.load_lesson(path), lesson_notebooks.find_lesson("pinned_memory")
     assert made.experiments
     for name, experiment in made.experiments.items():
         assert experiment.code_hash == code_hash(lesson, name)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from course_utils import lesson_notebooks as lessons
+from course_utils import lesson_notebooks
 from course_utils.commands import recording
 from course_utils.files import clone_root, variables_for_children
 from course_utils.lesson_notebooks import Lesson
@@ -123,9 +123,9 @@ def _packages() -> Facility:
 def _notebooks() -> Facility:
     advice = "Work in a clone of the repository: it has a folder notebooks/."
     try:
-        if found := lessons.find_lessons():
+        if found := lesson_notebooks.find_lessons():
             return Facility("lessons", "ok", str(len(found)))
-    except lessons.LessonError as error:
+    except lesson_notebooks.LessonError as error:
         advice = str(error)
     return Facility("lessons", "broken", "none", advice)
 
@@ -178,30 +178,30 @@ def _compiler() -> Facility:
 
 def _lessons(here: Environment | None) -> Iterator[tuple[str, tuple[str, str]]]:
     try:
-        all_lessons = lessons.find_lessons()
-    except lessons.LessonError:
+        all_lessons = lesson_notebooks.find_lessons()
+    except lesson_notebooks.LessonError:
         return
     for lesson in all_lessons:
         try:
             how = _how_it_runs(lesson, recording.satisfied(here)) if here else "does not run: torch is broken"
-        except (lessons.LessonError, store.RecordError) as error:
+        except (lesson_notebooks.LessonError, store.RecordError) as error:
             how = f"damaged: {error}"
         # The minutes that a lesson states in its title.
         text = lesson.path.read_text(encoding="utf-8")
         stated = re.search(rf"<!--= time {lesson.slug} -->(\d+ minutes)<!--/-->", text)
-        yield lesson.name, (lessons.question(lesson), f"{stated[1]}, {how}" if stated else how)
+        yield lesson.name, (lesson_notebooks.question(lesson), f"{stated[1]}, {how}" if stated else how)
 
 
 def _how_it_runs(lesson: Lesson, met: set[str]) -> str:
     """What runs live, what the other experiments need, and which machines' records the lesson shows instead."""
-    names, needed = lessons.experiments(lesson), lessons.needs(lesson)
+    names, needed = lesson_notebooks.experiments(lesson), lesson_notebooks.needs(lesson)
     lacking = {name: unmet for name in names if (unmet := set(needed.get(name, ())) - met)}
     if not lacking:
         return "runs live"
     start = "runs live" if len(names) > len(lacking) else "the text runs live"
     # Two GPUs are one GPU as well.
     needs = {need for unmet in lacking.values() for need in (unmet - {"cuda"} if "two-gpus" in unmet else unmet)}
-    what = listed(lessons.NEEDS[need] for need in sorted(needs))
+    what = listed(lesson_notebooks.NEEDS[need] for need in sorted(needs))
     # As `recorded` chooses.
     records = store.records_of(lesson.slug, store.reference_root())
     holding = [next((record for record in records if name in record.experiments), None) for name in lacking]

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from course_utils import lesson_notebooks as lessons
+from course_utils import lesson_notebooks
 from course_utils.commands import CommandError
 from course_utils.files import variables_for_children
 from course_utils.lesson_notebooks import Lesson, LessonError
@@ -118,8 +118,8 @@ def is_current(lesson: Lesson, root: Path, here: Environment) -> LessonRecord | 
 
 def required(lesson: Lesson, here: Environment) -> list[str]:
     """Experiments that run live on this machine."""
-    met, needed = satisfied(here), lessons.needs(lesson)
-    return [name for name in lessons.experiments(lesson) if met.issuperset(needed.get(name, ()))]
+    met, needed = satisfied(here), lesson_notebooks.needs(lesson)
+    return [name for name in lesson_notebooks.experiments(lesson) if met.issuperset(needed.get(name, ()))]
 
 
 def record_lesson(
@@ -163,7 +163,7 @@ def _gather(lesson: Lesson, kept: Path, here: Environment, seconds: float) -> Le
     """Turn the results that a kernel left in a folder into a record."""
     results = [json.loads(file.read_text(encoding="utf-8")) for file in sorted(kept.glob("*.json"))]
     staged = {result["name"]: result for result in results}
-    declared = lessons.experiments(lesson)
+    declared = lesson_notebooks.experiments(lesson)
     if unknown := sorted(set(staged) - set(declared)):
         raise RecordingError(
             f"{', '.join(unknown)} is measured, but {lesson.path.name} does not name it in a plain string: "
@@ -351,9 +351,9 @@ def _remark(lesson: Lesson, record: LessonRecord, here: Environment) -> str:
     facts = Counter(fact.verdict for name in record.experiments for fact in record.result(name).facts())
     verdicts = [f"{facts[verdict]} {word}" for verdict, word in WORDS.items() if facts[verdict]]
     remarks = [f"in {record.seconds:.0f} s: {', '.join(verdicts) or 'nothing to compare'}"]
-    if missing := [name for name in lessons.experiments(lesson) if name not in record.experiments]:
-        lacking = {need for name in missing for need in lessons.needs(lesson).get(name, ())} - satisfied(here)
-        what = " and ".join(lessons.NEEDS[need] for need in sorted(lacking))
+    if missing := [name for name in lesson_notebooks.experiments(lesson) if name not in record.experiments]:
+        lacking = {need for name in missing for need in lesson_notebooks.needs(lesson).get(name, ())} - satisfied(here)
+        what = " and ".join(lesson_notebooks.NEEDS[need] for need in sorted(lacking))
         remarks.append(f"without {', '.join(missing)}, which needs {what}")
     if stopped := interrupted_experiments(record):
         remarks.append(f"{', '.join(stopped)} was interrupted")

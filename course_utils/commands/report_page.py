@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from course_utils import lesson_notebooks as lessons
+from course_utils import lesson_notebooks
 from course_utils.commands import CommandError
 from course_utils.commands.recording import busy_experiments
 from course_utils.files import write_whole
@@ -121,8 +121,8 @@ def _sections(columns: Sequence[MachineColumn], problems: list[str]) -> list[dic
     """What the template shows of each lesson: of the course first, then of those that only records know."""
     known: dict[str, Lesson] = {}
     try:
-        known = {lesson.slug: lesson for lesson in lessons.find_lessons()}
-    except lessons.LessonError as error:
+        known = {lesson.slug: lesson for lesson in lesson_notebooks.find_lessons()}
+    except lesson_notebooks.LessonError as error:
         problems.append(str(error))
     sections = []
     for slug in dict.fromkeys([*known, *sorted(column.record.lesson for column in columns)]):
@@ -142,8 +142,8 @@ def _sections(columns: Sequence[MachineColumn], problems: list[str]) -> list[dic
 
 def _experiments(lesson: Lesson | None, columns: Sequence[MachineColumn], problems: list[str]) -> list[dict[str, Any]]:
     in_order: list[str] = []
-    with contextlib.suppress(lessons.LessonError):
-        in_order = lessons.experiments(lesson) if lesson else []
+    with contextlib.suppress(lesson_notebooks.LessonError):
+        in_order = lesson_notebooks.experiments(lesson) if lesson else []
     recorded = sorted({name for column in columns for name in column.record.experiments})
     sections = []
     for name in sorted(recorded, key=lambda name: in_order.index(name) if name in in_order else len(in_order)):

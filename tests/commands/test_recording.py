@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from course_utils import lesson_notebooks as lessons
+from course_utils import lesson_notebooks
 from course_utils.commands import cli, recording
 from course_utils.commands.recording import RecordingError
 from course_utils.results import store
@@ -169,7 +169,7 @@ def test_half_a_measurement_becomes_no_reference(sandbox: Sandbox, here: Environ
     half = "import dataclasses\nkeep(dataclasses.replace(result, interrupted=True))"
     sandbox.notebook("00_alpha", SET_UP, comparing("alpha/loops"), half)
     with pytest.raises(RecordingError, match="alpha/loops was interrupted"):
-        recording.record_lesson(lessons.find_lesson("alpha"), sandbox.reference, here, reference=True)
+        recording.record_lesson(lesson_notebooks.find_lesson("alpha"), sandbox.reference, here, reference=True)
     assert not sandbox.reference.exists()
 
 
@@ -213,7 +213,7 @@ def test_only_what_a_new_run_would_repeat_is_current(sandbox: Sandbox, here: Env
 
     def is_current(**values: str) -> bool:
         there = dataclasses.replace(here, **values)
-        return recording.is_current(lessons.find_lesson("alpha"), sandbox.results, there) is not None
+        return recording.is_current(lesson_notebooks.find_lesson("alpha"), sandbox.results, there) is not None
 
     assert is_current()
     assert not is_current(torch="0.1")

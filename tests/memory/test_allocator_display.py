@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from course_utils.memory.allocator import (
     Allocate,
     AllocatorRun,
@@ -12,7 +10,7 @@ from course_utils.memory.allocator import (
     Free,
     simulate_allocator,
 )
-from course_utils.memory.allocator_explorer import MOST_FRAMES, allocator_explorer, allocator_frames, rows_of
+from course_utils.memory.allocator_explorer import allocator_explorer, allocator_frames, rows_of
 from tests.html_checks import content_of
 
 MIB = 2**20
@@ -34,13 +32,9 @@ def run_of(options: str) -> AllocatorRun:
 def test_pages_of_one_expandable_segment_share_a_row() -> None:
     events = [Allocate(n, 20 * MIB, stream=7) for n in "abc"] + [Free("b"), EmptyCache()]
     state = simulate_allocator(events, options="expandable_segments:True").state(len(events))
-    assert len(state.segments) == 2
     ((label, segments),) = rows_of(state, "large")
     assert label == "expandable, stream 7"
     assert [offset for offset, _ in segments] == [0, 40 * MIB]
-
-
-# The explorers; what a browser makes of them is in tests/show/test_viewer.py
 
 
 def test_every_frame_holds_its_state() -> None:
@@ -56,8 +50,6 @@ def test_every_frame_holds_its_state() -> None:
             assert sorted(block[1] for _, block in drawn) == sorted(block.bytes for block in blocks)
             assert all(offset + size <= width[pool] for pool, (offset, size, *_) in drawn)
             assert run.words(after - 1) in frame["words"] if after else frame["words"] == "Before the first event."
-    with pytest.raises(ValueError, match="are too many for a page"):
-        allocator_frames({"run": simulate_allocator([Allocate(n, 1) for n in range(MOST_FRAMES)])})
 
 
 def test_the_explorer_has_a_field_for_every_option() -> None:

@@ -41,9 +41,8 @@ def _one_thread():
 class ScriptedDevice(Device):
     """Runs the code once a timing and answers from a script: seconds for one call of each function, and its noise."""
 
-    def __init__(self, seconds, timing_cost_s=0.0, min_sample_s=5e-4, noise=0.0):
+    def __init__(self, seconds, min_sample_s=5e-4, noise=0.0):
         self.seconds = seconds
-        self.timing_cost_s = timing_cost_s
         self.min_sample_s = min_sample_s
         self.timings = []
         self._random = random.Random(0)
@@ -52,8 +51,7 @@ class ScriptedDevice(Device):
     def sample(self, fn, calls, cache):
         fn()
         self.timings.append((fn, calls, cache))
-        seconds = self.seconds[fn] * math.exp(self._random.gauss(0, self._noise))
-        return Sample(seconds + self.timing_cost_s / calls)
+        return Sample(self.seconds[fn] * math.exp(self._random.gauss(0, self._noise)))
 
     def peak_memory(self, fn):
         return None, None
@@ -72,9 +70,6 @@ class OnAClockOfItsOwn(ScriptedDevice):
         sample = super().sample(fn, calls, cache)
         self.now += calls * sample.elapsed_s
         return sample
-
-
-# --- a real training step with its optimizer
 
 
 def training_step(foreach, weights):
@@ -104,7 +99,6 @@ def test_a_training_step_with_its_optimizer():
     assert result.rounds >= 8
     assert len(result.control.elapsed_s) == len(result["foreach"].measurement.elapsed_s) == result.rounds
     assert all(case.measurement.peak_allocated_bytes > 0 for case in result)
-    assert result["foreach"].interval.bounded
 
 
 def test_switches_of_a_case_reach_neither_the_other_nor_the_caller():
@@ -169,9 +163,6 @@ def test_dropout_sees_the_same_numbers_in_the_same_round():
     for i in range(result.rounds):
         assert a[4 * i : 4 * i + 4] == 2 * b[2 * i : 2 * i + 2]
     assert len({tuple(numbers) for numbers in b[1:24:2]}) == 12  # other ones in the next round
-
-
-# --- rounds: order, calls, plan
 
 
 def one():
@@ -350,9 +341,6 @@ def test_ctrl_c_in_a_sweep_keeps_the_points_that_are_done():
     assert result.values == (1, 2)
 
 
-# --- caches and memory
-
-
 def test_the_cache_is_emptied_before_each_call_and_outside_of_the_time():
     log = []
 
@@ -373,7 +361,6 @@ def test_the_cache_is_emptied_before_each_call_and_outside_of_the_time():
     assert result["a"].measurement.calls > 1
     assert result["a"].median_s < 0.0025  # 2 ms of flushing do not show in a call of 0.5 ms
     assert result.cache == "cold"
-    assert "apart" in result.clock
 
 
 # --- bad input
@@ -382,26 +369,19 @@ x = torch.arange(8.0)
 
 
 @pytest.mark.parametrize(
-    ("cases", "words"),
-    [({"a": one}, "at least two cases.*measure"), ({"a": one, "b": x}, "'b' is a Tensor, not a function.*lambda")],
-)
-def test_cases_that_are_none(cases, words):
-    with pytest.raises(ValueError, match=words):
-        compare(cases, **QUICK)
-
-
-@pytest.mark.parametrize(
     ("options", "words"),
     [
         ({"budget_s": 0}, "more than 0 and at most 3600"),
+        ({"cases": {"a": one}}, "at least two cases.*measure"),
+        ({"cases": {"a": one, "b": x}}, "'b' is a Tensor, not a function.*lambda"),
         ({"cache": "hot"}, "'warm' or 'cold'.*got 'hot'"),
         ({"items": {"a": 1}}, "name exactly the cases a, b; got a"),
     ],
 )
-def test_options_that_make_no_sense(options, words):
+def test_what_makes_no_sense(options, words):
     calls = []
     with pytest.raises(ValueError, match=words):
-        compare({"a": lambda: calls.append(1), "b": one}, **options)
+        compare(**{"cases": {"a": lambda: calls.append(1), "b": one}, **options})
     assert not calls  # said before anything runs
 
 
@@ -442,14 +422,7 @@ def test_cases_that_share_an_output_buffer_are_still_told_apart():
 
 
 def test_code_that_returns_nothing_says_that_it_was_not_checked():
-    result = compare({"a": one, "b": two}, **QUICK)
-    assert result.agreement.startswith("not checked")
-    assert any("not checked" in note for note in result.notes)
-
-
-def test_a_sweep_varies_one_parameter():
-    with pytest.raises(ValueError, match=r"varies one parameter: pass over=\{'batch': \[1, 8, 64\]\}"):
-        sweep(lambda n: {"a": one, "b": two}, over={"n": [1], "m": [2]})
+    assert compare({"a": one, "b": two}, **QUICK).agreement.startswith("not checked")
 
 
 def test_a_sweep_names_the_value_at_which_a_case_failed():

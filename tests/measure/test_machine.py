@@ -47,37 +47,27 @@ def on(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
     machine._takes_the_large_size.cache_clear()
 
 
-# Sizes
-
-
-def _gpu(monkeypatch: pytest.MonkeyPatch, gib: float, capability: tuple[int, int]) -> None:
-    properties = types.SimpleNamespace(total_memory=int(gib * 2**30), major=capability[0], minor=capability[1])
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
-
-
 @pytest.mark.parametrize(
-    ("kind", "size", "expected_size", "expected"),
+    ("kind", "wish", "gib", "size", "expected"),
     [
-        ("cpu", None, "smoke", "small"),
-        ("cuda", None, "full", "large"),
-        ("cuda", "  Smoke ", "smoke", "small"),
+        ("cpu", None, 0, "smoke", "small"),
+        ("cuda", None, 139.8, "full", "large"),
+        ("cuda", "  Smoke ", 139.8, "smoke", "small"),
+        ("cuda", None, 5.8, "full", "small"),
     ],
 )
-def test_size_by_machine_and_wish(on, monkeypatch, kind: str, size: str | None, expected_size: str, expected: str):
-    on(kind, size)
-    _gpu(monkeypatch, 139.8, (9, 0))
-    assert (device_kind(), course_size()) == (kind, expected_size)
+def test_size_by_machine_and_wish(on, monkeypatch, kind: str, wish: str | None, gib: float, size: str, expected: str):
+    on(kind, wish)
+    properties = types.SimpleNamespace(total_memory=int(gib * 2**30), major=9, minor=0)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+    assert (device_kind(), course_size()) == (kind, size)
     assert scaled(cpu="small", cuda="large") == expected
 
 
-@pytest.mark.parametrize(("gib", "capability"), [(5.8, (8, 6)), (11.9, (6, 1))])
-def test_a_small_or_old_gpu_gets_the_small_size(on, monkeypatch, gib: float, capability: tuple[int, int]):
-    on("cuda", "full")
-    _gpu(monkeypatch, gib, capability)
-    assert scaled(cpu="small", cuda="large") == "small"
-
-
-# This machine
+def test_a_size_that_is_none_is_one_clear_message(on):
+    on("cuda", "huge")
+    with pytest.raises(ValueError, match=r"COURSE_SIZE='huge'.*set it to 'smoke' or 'full', or unset it"):
+        scaled(cpu=1, cuda=2)
 
 
 def test_environment_of_this_machine_holds_no_host_name_user_or_path() -> None:
@@ -95,19 +85,6 @@ def test_environment_of_this_machine_holds_no_host_name_user_or_path() -> None:
     assert not re.search(r'"(/|[A-Za-z]:\\)', text)
 
 
-def test_vendors_decorations_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    text = "cpu family\t: 6\nmodel\t\t: 165\nmodel name\t: Intel(R) Core(TM) i7-10750H CPU @ 2.60GHz\n"
-    monkeypatch.setattr(Path, "exists", lambda self: True)
-    monkeypatch.setattr(Path, "read_text", lambda self, **_: f"{text}flags\t\t: fpu avx2 avx512f amx_bf16 other\n")
-    cpu = machine._cpu.__wrapped__()
-    assert cpu["cpu_model"] == "Intel Core i7-10750H"
-    assert cpu["cpu_flags"] == ("avx2", "avx512f", "amx_bf16")
-    assert cpu["cpu_family"] == "6-165"
-
-
-# What a machine is called
-
-
 @pytest.mark.parametrize(
     ("start", "changes"),
     [
@@ -121,12 +98,7 @@ def test_a_machine_keeps_its_name(start: Environment, changes: dict) -> None:
 
 
 @pytest.mark.parametrize(
-    ("start", "changes"),
-    [
-        (CPU, {"cpu_flags": ("avx2", "avx512f")}),
-        (GPU, {"gpu_count": 2}),
-        (GPU, {"power_limit_w": 350.0}),
-    ],
+    ("start", "changes"), [(CPU, {"cpu_flags": ("avx2", "avx512f")}), (GPU, {"power_limit_w": 350.0})]
 )
 def test_machines_that_measure_otherwise_have_names_of_their_own(start: Environment, changes: dict) -> None:
     other = dataclasses.replace(start, **changes)
@@ -145,17 +117,11 @@ def test_people_read_device_cores_and_memory() -> None:
     assert called[CPU.machine] == f"{CPU.title} ({CPU.machine})"
 
 
-@pytest.mark.parametrize(
-    ("seen_gib", "sold"),
-    [(0.95, 1), (23.54, 24)],
-)
+@pytest.mark.parametrize(("seen_gib", "sold"), [(0.95, 1), (23.54, 24)])
 def test_memory_is_what_the_machine_was_sold_with(seen_gib: float, sold: int) -> None:
     there = dataclasses.replace(CPU, memory_bytes=int(seen_gib * 2**30))
     assert there.title.endswith(f", {sold} GiB")
     assert dataclasses.replace(there, memory_bytes=sold * 2**30).folder_name == there.folder_name
-
-
-# A machine with a GPU
 
 
 class _Nvml(types.ModuleType):
@@ -206,9 +172,6 @@ def test_environment_of_a_gpu_machine(h200: Callable[..., None]) -> None:
     # A question that is refused costs its answer.
     h200("nvmlDeviceGetPowerManagementLimit")
     assert (environment().driver, environment().power_limit_w) == ("580.159.04", None)
-
-
-# What slows a GPU
 
 
 def test_the_state_of_a_gpu_is_read_in_words(h200: Callable[..., None]) -> None:

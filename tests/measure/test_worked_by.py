@@ -33,9 +33,6 @@ def table() -> str:
     return tabulate([{"case": "a", "value": 1}]).worked_by
 
 
-# Timed cases
-
-
 def on_cpu() -> torch.Tensor:
     return torch.ones(8).add_(1)
 
@@ -56,9 +53,6 @@ def test_on_cpu_measures_with_the_cpus_clock_though_there_is_a_gpu(monkeypatch: 
     monkeypatch.setattr("course_utils.measure.devices.device_kind", lambda: "cuda")
     result = compare({"one": on_cpu, "two": on_cpu}, on="cpu", budget_s=0.05)
     assert (result.clock, result.worked_by) == ("host clock", "cpu")
-
-
-# What was computed before it is kept
 
 
 def test_a_table_is_of_the_gpu_if_the_cell_took_memory_there(gpu: ScriptedCuda):
@@ -93,9 +87,3 @@ def test_what_the_simulated_allocator_gave_was_simulated_unless_the_gpu_worked_a
     assert table() == "gpu"
     worked_by.begin_cell()
     assert table() == "cpu"
-
-
-def test_who_makes_a_result_may_say_so_and_nothing_else():
-    assert tabulate([{"a": 1}], worked_by="simulation").worked_by == "simulation"
-    with pytest.raises(ValueError, match="what did the work: gpu, cpu, arithmetic, simulation; got 'formula'"):
-        tabulate([{"a": 1}], worked_by="formula")

@@ -35,7 +35,6 @@ class ScriptedHistory(TorchDispatchMode):
         self.allocated = self.peak = self.reserved = self.device_allocs = 0
         self.live: dict[int, int] = {}  # address to bytes
         self.clock_us = 1_000_000
-        self.initialized = False  # a CPU build of torch cannot be asked whether the history is on
         self._refs: dict[int, weakref.ref[Any]] = {}
         self.memory = types.SimpleNamespace(
             _record_memory_history=self._record,
@@ -48,7 +47,7 @@ class ScriptedHistory(TorchDispatchMode):
     # What stands in for torch.cuda.
 
     def is_initialized(self) -> bool:
-        return self.initialized
+        return False  # a CPU build of torch cannot be asked whether the history is on
 
     def synchronize(self, device: Any) -> None:
         self.calls.append("synchronize")
@@ -96,7 +95,7 @@ class ScriptedHistory(TorchDispatchMode):
         for tensor in tensors:
             self._allocate(tensor.untyped_storage())
 
-    def take(self, address: int, size: int, frames: tuple[dict[str, Any], ...] = ()) -> None:
+    def take(self, address: int, size: int) -> None:
         """Give out a block that is no tensor's."""
         rounded = -(-size // BLOCK) * BLOCK
         self.live[address] = rounded
@@ -105,7 +104,7 @@ class ScriptedHistory(TorchDispatchMode):
         self.device_allocs += 1
         self.peak = max(self.peak, self.allocated)
         self._entry("segment_alloc", address, rounded)
-        self._entry("alloc", address, size, frames)
+        self._entry("alloc", address, size)
 
     def give(self, address: int) -> None:
         """Take a block back."""
@@ -115,7 +114,7 @@ class ScriptedHistory(TorchDispatchMode):
         for action in ("free_requested", "free_completed", "segment_free"):
             self._entry(action, address, rounded)
 
-    def _entry(self, action: str, address: int, size: int, frames: tuple[dict[str, Any], ...] = ()) -> None:
+    def _entry(self, action: str, address: int, size: int) -> None:
         self.clock_us += 10
         if self.recording is not None:
             self.recording.append(
@@ -126,7 +125,7 @@ class ScriptedHistory(TorchDispatchMode):
                     "stream": 0,
                     "time_us": self.clock_us,
                     "user_metadata": self.metadata,
-                    "frames": list(frames),
+                    "frames": [],
                 }
             )
 

@@ -4,8 +4,8 @@ The rules are those of ``c10/cuda/CUDACachingAllocator.cpp`` in PyTorch 2.13.0; 
 comes from. Constants and options come from ``c10/core/AllocatorConfig.h`` and ``.cpp`` of the same version:
 https://github.com/pytorch/pytorch/blob/v2.13.0/c10/cuda/CUDACachingAllocator.cpp
 
-Not simulated: options that are not in `AllocatorOptions`, private pools (CUDA graphs, ``torch.cuda.MemPool``), several
-devices, and the back end ``cudaMallocAsync``.
+Not simulated: options that are not in `AllocatorOptions`, private pools (CUDA graphs, ``torch.cuda.MemPool``), memory
+that another stream still uses when it is freed, several devices, and the back end ``cudaMallocAsync``.
 """
 
 from __future__ import annotations
@@ -164,18 +164,7 @@ class Allocate(NamedTuple):
 
 
 class Free(NamedTuple):
-    """A storage is given back.
-
-    If it does not complete because another stream may still use it, the block stays taken until
-    :class:`FreeCompleted`, or until the allocator must give memory back.
-    """
-
-    id: Hashable
-    completes: bool = True
-
-
-class FreeCompleted(NamedTuple):
-    """The other streams are done with a storage that was freed. Nothing happens if the allocator waited for them."""
+    """A storage is given back, and no stream uses it any more."""
 
     id: Hashable
 
@@ -184,7 +173,7 @@ class EmptyCache(NamedTuple):
     """``torch.cuda.empty_cache()``: all cached memory that can be given back is given back."""
 
 
-Event = Allocate | Free | FreeCompleted | EmptyCache
+Event = Allocate | Free | EmptyCache
 
 Action = Literal["segment_alloc", "segment_free", "segment_map", "segment_unmap"]
 GIVES_BACK = ("segment_free", "segment_unmap")
@@ -211,7 +200,10 @@ Ties = Literal["oldest", "lowest"]
 
 @dataclass(frozen=True)
 class BlockState:
-    """A part of a segment; free ones are cached, and those that await a free may still be used by another stream."""
+    """A part of a segment; free ones are cached.
+
+    Only recorded ones await a free: another stream may still use them.
+    """
 
     address: int
     bytes: int
@@ -388,7 +380,6 @@ class Allocator:
         self.segments: list[_Segment] = []
         self.pools = (_Pool(False), _Pool(True))
         self.live: dict[Hashable, _Block] = {}
-        self.pending: dict[Hashable, _Block] = {}
         self.empty: set[Hashable] = set()  # ids of size 0, and of requests that failed: they hold nothing
         self.reserved = self.allocated = 0
         self.device_allocs = self.device_frees = self.retries = 0
@@ -404,7 +395,10 @@ class Allocator:
     # Beginning, copying and drawing
 
     def begin(self, state: AllocatorState, next_address: int) -> None:
-        """Take over the segments of a state; new ones come behind an address, and the older ones lie lower."""
+        """Take over the segments of a state, in which no block awaits a free; new ones come behind an address.
+
+        The older ones lie lower.
+        """
         self._next_address = next_address
         by_address: dict[int, _Segment] = {}
         for piece in state.segments:
@@ -431,11 +425,9 @@ class Allocator:
         self.reserved += block.size
         if block.state == "free":
             segment.pool.insert(block)
-        elif block.state == "allocated":
+        else:
             self.live[block.id] = block
             self.allocated += block.size
-        else:
-            self.pending[block.id] = block
 
     def copy(self) -> Allocator:
         """Another one in the same state."""
@@ -463,10 +455,7 @@ class Allocator:
             case Allocate():
                 return self._allocate(*event)
             case Free():
-                self._free(*event)
-            case FreeCompleted():
-                if event.id in self.pending:
-                    self._cache(self.pending.pop(event.id))
+                self._free(event.id)
             case EmptyCache():
                 self._release_cached_blocks()
         return True
@@ -475,7 +464,7 @@ class Allocator:
         """Find or make a block. malloc."""
         if not isinstance(requested, int) or requested < 0:
             raise ValueError(f"the size of {name!r} must be a whole number of bytes, 0 or more, got {requested!r}")
-        if name in self.live or name in self.pending or name in self.empty:
+        if name in self.live or name in self.empty:
             raise ValueError(f"{name!r} is allocated already: free it first, or use another id")
         if requested == 0:  # NativeCachingAllocator::allocate asks for nothing then
             self.empty.add(name)
@@ -505,8 +494,8 @@ class Allocator:
             return available - size >= BLOCK_BYTES
         return size < self._split_limit and available - size > SMALL_REQUEST_BYTES
 
-    def _free(self, name: Hashable, completes: bool) -> None:
-        """Give a block back: free, followed by free_block unless another stream may still use it."""
+    def _free(self, name: Hashable) -> None:
+        """Give a block back: free, followed by free_block."""
         if name in self.empty:
             self.empty.remove(name)
             return
@@ -514,14 +503,6 @@ class Allocator:
             raise ValueError(f"{name!r} is freed, but is not allocated")
         block = self.live.pop(name)
         self.allocated -= block.size
-        if completes:
-            self._cache(block)
-        else:
-            block.state = "awaiting free"
-            self.pending[name] = block
-
-    @staticmethod
-    def _cache(block: _Block) -> None:
         block.state, block.id, block.requested = "free", None, 0
         block.segment.cache(block)
 
@@ -613,12 +594,7 @@ class Allocator:
     # Giving memory back
 
     def _release_cached_blocks(self) -> None:
-        """Give back all that is not in use: whole segments, and whole pages of expandable ones.
-
-        Every pending free completes first, the oldest of them first: synchronize_and_free_events.
-        """
-        for name in list(self.pending):
-            self._cache(self.pending.pop(name))
+        """Give back all that is not in use: whole segments, and whole pages of expandable ones."""
         for pool in self.pools:  # the large pool first
             cached = [entry[-1] for stream in sorted(pool.cached) for entry in pool.cached[stream]]
             for block in cached:
@@ -815,7 +791,7 @@ def simulate_allocator(
     """Let events happen to PyTorch's caching allocator, without a GPU, until a request cannot be met.
 
     Args:
-        events: :class:`Allocate`, :class:`Free`, :class:`FreeCompleted` and :class:`EmptyCache`, in order.
+        events: :class:`Allocate`, :class:`Free` and :class:`EmptyCache`, in order.
         options: the allocator's options, or the text that ``PYTORCH_ALLOC_CONF`` takes.
         cap_bytes: how much the process may take from the device, as ``torch.cuda.set_per_process_memory_fraction``
             sets it. An expandable segment may still go over it by less than one page, as in PyTorch.
@@ -914,10 +890,6 @@ def _words(allocator: Allocator, event: Event) -> str:
             if not given_back:
                 return "empty_cache() finds nothing that it could give back."
             return f"empty_cache() gives {_short(given_back)} back to the device."
-        case FreeCompleted():
-            return f"The other streams are done with {event.id}: its block is cached."
-    if event.id in allocator.pending:
-        return f"{event.id} is freed, but another stream may still use it: its block stays taken."
     return f"{event.id} is freed: its block is cached, and merged with free neighbours. The device gets nothing back."
 
 

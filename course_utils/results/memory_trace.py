@@ -5,7 +5,6 @@ from __future__ import annotations
 import bisect
 import dataclasses
 import functools
-import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from course_utils.results.environment import Environment
 from course_utils.results.result import Fact, Result
 from course_utils.show.cards import Bar, Card, Row, Toned, amount_axis
-from course_utils.show.formats import format_bytes, format_percent, format_ratio
+from course_utils.show.formats import format_bytes, format_percent
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -71,8 +70,6 @@ class MemoryTrace(Result):
     meter: str = ""  # an independent meter of the peak, in words; empty if none was asked
     meter_bytes: int | None = None  # the most above the start by that meter
     metered_bytes: int | None = None  # and by the trace, in the very call that the meter watched
-    plain_s: tuple[float, ...] = ()  # seconds of calls without a trace
-    traced_s: tuple[float, ...] = ()  # and with one, each right before or after the call in the same place
     allocations: int = 0  # during the call, all of them
     condensed: bool = False  # whether blocks were put together or left out to keep the record small
 
@@ -83,7 +80,7 @@ class MemoryTrace(Result):
         for block in self.blocks:
             if block.kind not in MEMORY_KINDS or not 0 <= block.born < block.died <= moments or block.size_bytes < 0:
                 raise ValueError(f"{self.label!r} has a block that makes no sense: {block}")
-        if len(self.reserved_bytes) not in (0, moments) or len(self.plain_s) != len(self.traced_s):
+        if len(self.reserved_bytes) not in (0, moments):
             raise ValueError(f"{self.label!r} has series of different lengths")
 
     @classmethod
@@ -162,13 +159,6 @@ class MemoryTrace(Result):
             return None
         return self.meter_bytes - self.metered_bytes
 
-    @property
-    def overhead(self) -> float | None:
-        """Time of a traced call over that of a plain one, the median of the pairs; None if it was not measured."""
-        if not self.plain_s:
-            return None
-        return statistics.median(traced / plain for plain, traced in zip(self.plain_s, self.traced_s, strict=True))
-
     def by_kind(self) -> dict[str, tuple[int, ...]]:
         """Bytes at each moment for every kind that occurs, in the order of `MEMORY_KINDS`."""
         sums = self._by(lambda block: block.kind)
@@ -232,14 +222,13 @@ class MemoryTrace(Result):
         at_peak = {kind: values[self.peak_moment] for kind, values in self.by_kind().items()}
         rows = [Row(kind, "", format_bytes(size), "", Bar(0.0, float(size))) for kind, size in at_peak.items() if size]
         above = f"{format_bytes(self.extra_peak_bytes)} above the start."
-        overhead = f"traced: {format_ratio(self.overhead)} times as long" if self.overhead else ""
         return Card(
             self.says or [f"Peak of {self.label}: ", Toned(format_bytes(self.peak_bytes)), f", {above}"],
             tuple(rows),
             amount_axis(at_peak.values(), format_bytes),
             heads=("", "at the peak"),
             notes=self.notes,
-            **self.stamp(f"on {self.device}", self._met, overhead, self.busy),
+            **self.stamp(f"on {self.device}", self._met, self.busy),
         )
 
     @property

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import nn
 from torch.nn import functional
 
 from course_utils.materials.digits import load_digits_split
@@ -21,30 +20,16 @@ def _one_thread():
         yield
 
 
-def small_models() -> dict[str, nn.Module]:
+@pytest.mark.parametrize("name", ["gpt", "lstm"])
+def test_a_language_model_sees_only_earlier_bytes_and_learns_from_the_library(name: str):
     torch.manual_seed(0)
-    return {
-        "gpt": GPT(context=32, width=32, layers=2, heads=2),
-        "lstm": LSTMLanguageModel(width=32, layers=2),
-        "gru": LSTMLanguageModel(width=32, cell="gru"),
-    }
-
-
-@pytest.mark.parametrize("name", ["gpt", "lstm", "gru"])
-def test_a_language_model_sees_only_earlier_bytes(name: str):
-    model = small_models()[name].eval()
+    model = GPT(context=32, width=32, layers=2, heads=2) if name == "gpt" else LSTMLanguageModel(width=32, layers=2)
     tokens = torch.randint(256, (2, 20))
     later = tokens.clone()
     later[:, 12:] = (later[:, 12:] + 1) % 256
     before, after = model(tokens), model(later)
-    assert before.shape == (2, 20, 256)
     torch.testing.assert_close(before[:, :12], after[:, :12])
     assert not torch.allclose(before[:, 12:], after[:, 12:])
-
-
-@pytest.mark.parametrize("name", ["gpt", "lstm"])
-def test_a_language_model_learns_from_the_library(name: str):
-    model = small_models()[name]
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     losses = []
     for tokens, targets in text_batches(library_text(50_000), batch=8, length=32, steps=30):
@@ -58,45 +43,24 @@ def test_a_language_model_learns_from_the_library(name: str):
     assert sum(losses[-5:]) / 5 < 3.6
 
 
-def test_the_digits_are_split_and_learnable():
+def test_the_digits_are_learnable():
     digits = load_digits_split()
     together = torch.cat([digits.train_images, digits.test_images]).flatten(1)
     assert together.shape == (1797, 64)
-    assert together.min() == 0
-    assert together.max() == 1
-    assert digits.train_labels.unique().tolist() == list(range(10))
+    assert (together.min(), together.max()) == (0, 1)
     torch.manual_seed(0)
     model = MLP((64, 64, 10))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-    for _ in range(3):
-        for images, labels in zip(digits.train_images.split(64), digits.train_labels.split(64), strict=True):
-            functional.cross_entropy(model(images.flatten(1)), labels).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+    for images, labels in zip(digits.train_images.split(64), digits.train_labels.split(64), strict=True):
+        functional.cross_entropy(model(images.flatten(1)), labels).backward()
+        optimizer.step()
+        optimizer.zero_grad()
     right = model(digits.test_images.flatten(1)).argmax(1) == digits.test_labels
-    assert right.float().mean() > 0.85
+    assert right.float().mean() > 0.5  # a tenth by chance
 
 
-def test_the_text_is_the_standard_librarys_source_and_targets_are_one_byte_further_on():
-    text = library_text(100_000)
-    assert (text.dtype, len(text)) == (torch.uint8, 100_000)
-    assert b"import" in bytes(text.tolist())
+def test_targets_are_one_byte_further_on():
     data = torch.arange(200, dtype=torch.uint8)
-    batches = list(text_batches(data, batch=3, length=10, steps=4))
-    assert len(batches) == 4
-    for tokens, targets in batches:
+    for tokens, targets in text_batches(data, batch=3, length=10, steps=2):
         assert tokens.shape == targets.shape == (3, 10)
-        assert tokens.dtype is targets.dtype is torch.int64
         assert torch.equal(targets, tokens + 1)
-
-
-def test_the_seed_alone_decides_the_pieces():
-    data = library_text(20_000)
-
-    def pieces(seed: int) -> torch.Tensor:
-        return torch.cat([tokens for tokens, _ in text_batches(data, 4, 32, 3, seed=seed)])
-
-    first = pieces(0)
-    torch.manual_seed(2)
-    assert torch.equal(first, pieces(0))
-    assert not torch.equal(first, pieces(1))

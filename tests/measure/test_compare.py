@@ -6,8 +6,6 @@ import collections
 import math
 import random
 import re
-import subprocess
-import sys
 import time
 import types
 
@@ -16,12 +14,11 @@ import pytest
 import torch
 
 from course_utils.measure import busy, rounds
-from course_utils.measure.compare import CaseError, compare, measure
+from course_utils.measure.compare import CaseError, compare
 from course_utils.measure.devices import Device, Sample
 from course_utils.measure.fresh import Switches, fresh
 from course_utils.measure.sweep import sweep
 from course_utils.results import paired
-from course_utils.results.measurement import Measurement
 
 QUICK = {"budget_s": 0.05, "memory": False}
 # A scripted device takes milliseconds of it; it must not run out when this machine stops for a moment.
@@ -44,9 +41,8 @@ def _one_thread():
 class ScriptedDevice(Device):
     """Runs the code once a timing and answers from a script: seconds for one call of each function, and its noise."""
 
-    def __init__(self, seconds, timing_cost_s=0.0, min_sample_s=5e-4, noise=0.0):
+    def __init__(self, seconds, min_sample_s=5e-4, noise=0.0):
         self.seconds = seconds
-        self.timing_cost_s = timing_cost_s
         self.min_sample_s = min_sample_s
         self.timings = []
         self._random = random.Random(0)
@@ -55,8 +51,7 @@ class ScriptedDevice(Device):
     def sample(self, fn, calls, cache):
         fn()
         self.timings.append((fn, calls, cache))
-        seconds = self.seconds[fn] * math.exp(self._random.gauss(0, self._noise))
-        return Sample(seconds + self.timing_cost_s / calls)
+        return Sample(self.seconds[fn] * math.exp(self._random.gauss(0, self._noise)))
 
     def peak_memory(self, fn):
         return None, None
@@ -77,14 +72,11 @@ class OnAClockOfItsOwn(ScriptedDevice):
         return sample
 
 
-# --- a real training step with its optimizer
-
-
-def training_step(foreach, weights, width=32):
-    model = torch.nn.Sequential(*(torch.nn.Linear(width, width) for _ in range(2)))
+def training_step(foreach, weights):
+    model = torch.nn.Linear(32, 32)
     weights.append([p.detach().clone() for p in model.parameters()])
     optimizer = torch.optim.AdamW(model.parameters(), foreach=foreach)
-    x = torch.randn(4, width)
+    x = torch.randn(4, 32)
 
     def step():
         loss = model(x).square().mean()
@@ -98,25 +90,15 @@ def training_step(foreach, weights, width=32):
 
 def test_a_training_step_with_its_optimizer():
     loop, foreach = [], []
-    torch.manual_seed(5)
-    before = torch.get_rng_state()
-    result = compare(
-        {"for loop": fresh(training_step, False, loop), "foreach": fresh(training_step, True, foreach)},
-        budget_s=0.3,
-    )
-    assert torch.equal(torch.get_rng_state(), before)
+    cases = {"for loop": fresh(training_step, False, loop), "foreach": fresh(training_step, True, foreach)}
+    result = compare(cases, budget_s=0.3)
     # The baseline is built twice: its A/A control has tensors of its own.
     assert (len(loop), len(foreach)) == (2, 1)
     assert all(torch.equal(a, b) for built in (loop[1], foreach[0]) for a, b in zip(loop[0], built, strict=True))
     assert result.agreement == "outputs agree"
-    assert result.labels == ("for loop", "foreach")
     assert result.rounds >= 8
     assert len(result.control.elapsed_s) == len(result["foreach"].measurement.elapsed_s) == result.rounds
     assert all(case.measurement.peak_allocated_bytes > 0 for case in result)
-    assert result["foreach"].interval.bounded
-
-
-# --- state
 
 
 def test_switches_of_a_case_reach_neither_the_other_nor_the_caller():
@@ -144,36 +126,20 @@ def test_switches_of_a_case_reach_neither_the_other_nor_the_caller():
     assert switches() == before
 
 
-def test_state_is_put_back_after_a_failure_too():
-    threads = torch.get_num_threads()
-    torch.manual_seed(3)
-    before = torch.get_rng_state()
-
-    def factory():
-        torch.set_num_threads(threads + 1)
-        torch.rand(3)
-        return lambda: 1 / 0
-
-    with pytest.raises(CaseError):
-        compare({"a": lambda: torch.rand(1), "b": fresh(factory)}, **QUICK)
-    assert torch.get_num_threads() == threads
-    assert torch.equal(torch.get_rng_state(), before)
-
-
 def test_the_callers_random_numbers_go_on_as_if_nothing_had_been_measured():
-    torch.manual_seed(11)
-    random.seed(11)
-    np.random.seed(11)
-    expected = torch.rand(1).item(), random.random(), np.random.rand()
-    torch.manual_seed(11)
-    random.seed(11)
-    np.random.seed(11)
+    def drawn():
+        return torch.rand(1).item(), random.random(), np.random.rand()
 
-    def noisy():
-        return torch.rand(3).sum() * random.random() * np.random.rand()
+    def seed():
+        torch.manual_seed(11)
+        random.seed(11)
+        np.random.seed(11)
 
-    compare({"a": noisy, "b": noisy}, budget_s=0.1)
-    assert (torch.rand(1).item(), random.random(), np.random.rand()) == expected
+    seed()
+    expected = drawn()
+    seed()
+    compare({"a": drawn, "b": drawn}, budget_s=0.1)
+    assert drawn() == expected
 
 
 def test_dropout_sees_the_same_numbers_in_the_same_round():
@@ -199,9 +165,6 @@ def test_dropout_sees_the_same_numbers_in_the_same_round():
     assert len({tuple(numbers) for numbers in b[1:24:2]}) == 12  # other ones in the next round
 
 
-# --- rounds: order, calls, plan
-
-
 def one():
     return None
 
@@ -225,8 +188,6 @@ def test_every_round_times_each_case_once_and_the_baseline_twice_in_random_order
     rounds = [tuple(timings[i : i + 4]) for i in range(0, len(timings), 4)]
     assert all(collections.Counter(turn) == {one: 2, two: 1, three: 1} for turn in rounds)
     assert len(set(rounds)) > 6  # there are 12 orders: the baseline's two turns look alike
-    first = collections.Counter(turn[0] for turn in rounds)
-    assert all(first[fn] > 0 for fn in (one, two, three))
 
 
 def test_a_case_does_not_pay_for_data_that_another_case_pushed_out_of_the_cache():
@@ -244,22 +205,6 @@ def test_a_case_does_not_pay_for_data_that_another_case_pushed_out_of_the_cache(
     device = Cached({one: 1e-3, two: 1e-3}, noise=0.01)
     result = compare({"one": one, "two": two}, check=False, device=device, budget_s=AMPLE_S)
     assert result["two"].verdict == "SAME"
-
-
-def test_an_interruption_while_calls_are_counted_does_not_part_identical_code():
-    class Interrupted(ScriptedDevice):
-        """Another process takes the core once, in the middle of the first timing of many calls."""
-
-        def sample(self, fn, calls, cache):
-            sample = super().sample(fn, calls, cache)
-            if calls > 1 and not any(n > 1 for _, n, _ in self.timings[:-1]):
-                return Sample(sample.elapsed_s + 4e-3 / calls)
-            return sample
-
-    device = Interrupted({one: 2e-5}, timing_cost_s=2e-6, noise=0.001)
-    result = compare({"a": one, "b": one}, check=False, device=device, budget_s=AMPLE_S)
-    assert result["b"].verdict == "SAME"
-    assert result["a"].measurement.calls == result["b"].measurement.calls
 
 
 def test_the_first_call_is_kept_apart_and_a_case_that_stays_slow_for_a_few_more_is_warmed_up():
@@ -306,28 +251,6 @@ def test_a_budget_is_exceeded_where_that_completes_the_rounds_of_a_verdict(monke
     assert device.now < 3 * 0.5
 
 
-def test_a_machine_that_sleeps_in_between_says_so_and_loses_nothing(monkeypatch):
-    class Sleeping(OnAClockOfItsOwn):
-        def sample(self, fn, calls, cache):
-            self.now += 3600 * (len(self.timings) == 100)
-            return super().sample(fn, calls, cache)
-
-    device = Sleeping({one: 1e-3, two: 1.02e-3}, monkeypatch, noise=0.02)
-    result = compare({"one": one, "two": two}, check=False, device=device, budget_s=3.0)
-    assert result["two"].verdict == "SLOWER"
-    assert any("3600 s" in note and "slept" in note for note in result.notes)
-
-
-@pytest.mark.parametrize("nonsense", [0.0, math.nan])
-def test_a_clock_that_reads_nothing_or_nonsense_is_named(nonsense):
-    class Stopped(ScriptedDevice):
-        def sample(self, fn, calls, cache):
-            return Sample(nonsense)
-
-    with pytest.raises(CaseError, match=r"the clock read .* s for '.*': .* too short to be timed. Do more in one call"):
-        compare({"one": one, "two": two}, check=False, device=Stopped({}), budget_s=0.1)
-
-
 def test_cases_that_agree_no_longer_are_named_and_their_times_kept():
     calls = [0]
 
@@ -338,44 +261,6 @@ def test_cases_that_agree_no_longer_are_named_and_their_times_kept():
     result = compare({"a": lambda: torch.ones(3), "b": drifting}, budget_s=0.1, memory=False)
     assert result.rounds >= 8
     assert any("'b'" in note and "no longer" in note and "fresh()" in note for note in result.notes)
-
-
-def test_a_case_that_fails_after_the_rounds_loses_nothing(monkeypatch):
-    ended = []
-    run = rounds.Rounds.run
-    monkeypatch.setattr(rounds.Rounds, "run", lambda self, *order: (run(self, *order), ended.append(True)))
-
-    def worn_out():
-        assert not ended
-        return torch.ones(3)
-
-    result = compare({"a": worn_out, "b": lambda: torch.ones(3)}, budget_s=0.1, memory=False)
-    assert result.rounds >= 8
-    assert any(note.startswith("Whether the outputs still agree is not known: AssertionError") for note in result.notes)
-
-
-def test_ctrl_c_in_measure_is_said(monkeypatch):
-    class Stopped(OnAClockOfItsOwn):
-        def sample(self, fn, calls, cache):
-            if self.now > 1.0:
-                raise KeyboardInterrupt
-            return super().sample(fn, calls, cache)
-
-    result = measure(one, device=Stopped({one: 1e-3}, monkeypatch, noise=0.3), budget_s=AMPLE_S)
-    assert result.interrupted
-    assert "Interrupted after" in repr(result)
-    assert Measurement.from_record(result.to_record()).interrupted
-
-
-def test_long_calls_are_not_preceded_by_untimed_ones(monkeypatch):
-    device = OnAClockOfItsOwn({one: 0.06, two: 0.07}, monkeypatch)
-    result = compare({"one": one, "two": two}, check=False, device=device, budget_s=8.0)
-    assert result.rounds >= 12
-    # First calls aside: two of warm-up each, and the rounds.
-    assert len(device.timings) == 3 * (2 + result.rounds)
-
-
-# --- a busy machine
 
 
 def test_other_programs_are_noticed(monkeypatch):
@@ -399,19 +284,6 @@ def test_other_programs_are_noticed(monkeypatch):
         with busy.Watch() as watch:
             clock.now += 2
         assert re.search(words, watch.sentence), watch.sentence
-
-
-def test_what_the_own_children_do_is_not_what_others_do():
-    burn = "import time\nwhile time.process_time() < 0.4: pass\nprint('done', flush=True)\ninput()"
-    before = busy._usage()[1]
-    with subprocess.Popen([sys.executable, "-c", burn], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
-        child.stdout.readline()
-        own_s = busy._usage()[1] - before
-        child.communicate(b"\n")
-    assert own_s > 0.35
-
-
-# --- Ctrl-C
 
 
 class InterruptedDevice(ScriptedDevice):
@@ -469,9 +341,6 @@ def test_ctrl_c_in_a_sweep_keeps_the_points_that_are_done():
     assert result.values == (1, 2)
 
 
-# --- caches and memory
-
-
 def test_the_cache_is_emptied_before_each_call_and_outside_of_the_time():
     log = []
 
@@ -492,16 +361,6 @@ def test_the_cache_is_emptied_before_each_call_and_outside_of_the_time():
     assert result["a"].measurement.calls > 1
     assert result["a"].median_s < 0.0025  # 2 ms of flushing do not show in a call of 0.5 ms
     assert result.cache == "cold"
-    assert "apart" in result.clock
-
-
-def test_where_one_case_is_cold_the_warm_ones_are_timed_apart_as_well_and_keep_their_cache():
-    device = ScriptedDevice({one: 1e-3, two: 1e-3})
-    caches = {"warm": "warm", "cold": "cold"}
-    result = compare({"warm": one, "cold": two}, cache=caches, check=False, device=device, budget_s=0.1)
-    assert {(fn, cache) for fn, _, cache in device.timings} == {(one, "kept"), (two, "cold")}
-    assert result.cache == "warm and cold"
-    assert "apart" in result.clock
 
 
 # --- bad input
@@ -510,32 +369,19 @@ x = torch.arange(8.0)
 
 
 @pytest.mark.parametrize(
-    ("cases", "words"),
-    [
-        ({"a": one}, "at least two cases.*measure"),
-        ([one, two], "pass a dictionary"),
-        ({"a": one, "b": x}, "'b' is a Tensor, not a function.*lambda"),
-    ],
-)
-def test_cases_that_are_none(cases, words):
-    with pytest.raises(ValueError, match=words):
-        compare(cases, **QUICK)
-
-
-@pytest.mark.parametrize(
     ("options", "words"),
     [
         ({"budget_s": 0}, "more than 0 and at most 3600"),
-        ({"practical": 1}, "between 0 and 1"),
+        ({"cases": {"a": one}}, "at least two cases.*measure"),
+        ({"cases": {"a": one, "b": x}}, "'b' is a Tensor, not a function.*lambda"),
         ({"cache": "hot"}, "'warm' or 'cold'.*got 'hot'"),
-        ({"cache": {"a": "cold"}}, "for each of a, b; got"),
         ({"items": {"a": 1}}, "name exactly the cases a, b; got a"),
     ],
 )
-def test_options_that_make_no_sense(options, words):
+def test_what_makes_no_sense(options, words):
     calls = []
     with pytest.raises(ValueError, match=words):
-        compare({"a": lambda: calls.append(1), "b": one}, **options)
+        compare(**{"cases": {"a": lambda: calls.append(1), "b": one}, **options})
     assert not calls  # said before anything runs
 
 
@@ -543,38 +389,19 @@ def test_a_case_that_raises_is_named():
     words = r"case 'b' failed in its first call: ZeroDivisionError: .* Run it once by itself"
     with pytest.raises(CaseError, match=words):
         compare({"a": one, "b": lambda: 1 / 0}, **QUICK)
-    left = iter(range(3))
-    with pytest.raises(CaseError, match="case 'b' failed in the timing: StopIteration"):
-        compare({"a": one, "b": lambda: [next(left)].clear()}, **QUICK)
 
 
 @pytest.mark.parametrize(
-    ("other", "words"),
-    [
-        (lambda: x + 1e-2, "not close"),
-        (lambda: x[:4], "shape"),
-        (lambda: x.long(), "dtype"),
-        (lambda: (x, x), "outputs differ"),
-    ],
+    ("other", "words"), [(lambda: x + 1e-2, "not close"), (lambda: x[:4], "shape"), (lambda: (x, x), "outputs differ")]
 )
 def test_outputs_that_differ(other, words):
-    with pytest.raises(
-        CaseError, match=rf"(?s)case 'b' does not compute the same as the baseline 'a'.*{words}.*check="
-    ):
+    words = rf"(?s)case 'b' does not compute the same as the baseline 'a'.*{words}.*check="
+    with pytest.raises(CaseError, match=words):
         compare({"a": lambda: x, "b": other}, **QUICK)
 
 
-@pytest.mark.parametrize(
-    ("first", "second"),
-    [
-        (x, x.clone()),
-        (x, x.bfloat16()),  # at the tolerance of the coarser one
-        ({"loss": (x, 1.0), "n": 3}, {"loss": [x, 1.0], "n": 3}),
-        (np.ones(3), np.ones(3)),
-        (2, 2.0),
-    ],
-)
-def test_outputs_that_agree(first, second):
+def test_outputs_agree_at_the_tolerance_of_the_coarser_one():
+    first, second = {"loss": (x, 1.0), "n": 3}, {"loss": [x.bfloat16(), 1.0], "n": 3}
     assert compare({"a": lambda: first, "b": lambda: second}, **QUICK).agreement == "outputs agree"
 
 
@@ -584,7 +411,6 @@ def test_a_check_of_the_lesson_decides():
 
     cases = {"a": lambda: x, "b": lambda: x + 0.05}
     assert compare(cases, check=loose, **QUICK).agreement == "outputs agree, by the lesson's own check"
-    assert compare(cases, check=False, **QUICK).agreement == "not checked, by choice"
     with pytest.raises(CaseError, match="does not compute the same"):
         compare({"a": lambda: x, "b": lambda: x + 0.5}, check=loose, **QUICK)
 
@@ -596,20 +422,7 @@ def test_cases_that_share_an_output_buffer_are_still_told_apart():
 
 
 def test_code_that_returns_nothing_says_that_it_was_not_checked():
-    result = compare({"a": one, "b": two}, **QUICK)
-    assert result.agreement.startswith("not checked")
-    assert any("not checked" in note for note in result.notes)
-
-
-@pytest.mark.parametrize("over", [{"n": []}, {"n": [1], "m": [2]}])
-def test_a_sweep_varies_one_parameter(over):
-    with pytest.raises(ValueError, match=r"varies one parameter: pass over=\{'batch': \[1, 8, 64\]\}"):
-        sweep(lambda n: {"a": one, "b": two}, over=over)
-
-
-def test_a_sweep_has_the_same_cases_at_each_value():
-    with pytest.raises(ValueError, match=r"the cases at n=2 are \['a', 'b, 2 steps'\].*name them alike"):
-        sweep(lambda n: {"a": one, f"b, {n} steps": two}, over={"n": [1, 2]}, **QUICK)
+    assert compare({"a": one, "b": two}, **QUICK).agreement.startswith("not checked")
 
 
 def test_a_sweep_names_the_value_at_which_a_case_failed():

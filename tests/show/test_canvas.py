@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from course_utils.results.unrecorded import Unrecorded
-from course_utils.show.canvas import styled, titled_figure
+from course_utils.show.canvas import titled_figure
 from tests.figure_checks import problems_of_texts
 
 
@@ -15,8 +14,3 @@ def test_a_long_title_and_long_notes_stay_inside_the_figure(word: str):
     figure.subplots()
     assert problems_of_texts(figure) == []
     assert 1 < len(figure.texts[0].get_text().splitlines()) <= 3
-
-
-def test_a_drawing_of_an_experiment_that_nobody_recorded_says_so():
-    missing = Unrecorded("batch_size/target", ("a CUDA GPU",))
-    assert styled(lambda result: titled_figure(result["title"], 1.0))(missing) is missing

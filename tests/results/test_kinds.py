@@ -20,7 +20,7 @@ from tests.figure_checks import problems_of_texts, visible_texts
 from tests.html_checks import Parsed
 
 MEASURED = [name for name, result in RESULTS.items() if isinstance(result, Result)]
-DRAWN = ["eight", "table of parts", "table of errors", "curves", "trace"]
+DRAWN = ["eight", "table of parts", "curves", "trace"]
 
 
 @pytest.mark.parametrize("name", RESULTS)

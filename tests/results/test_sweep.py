@@ -9,7 +9,7 @@ import pytest
 
 from course_utils.results.sweep import Sweep, SweepPoint
 from course_utils.show.formats import format_times
-from tests.example_results import CPU, GPU, RESULTS, comparison_of, cuda_comparison_of
+from tests.example_results import CPU, RESULTS, comparison_of
 
 BY_SIZE = Sweep(
     over="KiB",
@@ -92,11 +92,3 @@ def test_a_time_per_item_is_shown_where_the_items_of_a_call_are_known():
     assert (card.rows[0].value, with_items(1, 1, 1).card().rows[0].value) == ("1.00 µs", "1.00 ms")
     with pytest.raises(ValueError, match="a time per token needs items=, the same for each case"):
         with_items(1000, 1000, 500).showing(per="token")
-
-
-def test_what_waits_for_the_cpu_has_the_gpus_own_work_beside_its_time():
-    sweep = Sweep("batch", tuple(SweepPoint(n, cuda_comparison_of()) for n in (1, 8)), GPU)
-    card = sweep.card()
-    assert (card.second, card.rows[0].second) == ("GPU's own work", "800 µs")
-    assert card.notes[0].startswith("pinned each time (batch 1) and pinned each time (batch 8) wait for the CPU ")
-    assert "GPU's own work" not in repr(BY_SIZE)

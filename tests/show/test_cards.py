@@ -7,7 +7,6 @@ import re
 
 import pytest
 
-from course_utils.results.result import Result
 from course_utils.show.cards import MARKS, Bar, Card, Row, Toned, speed_axis
 from course_utils.show.tables import Sheet, named_values
 from tests.example_results import CPU, GPU, LONG, RESULTS, comparison_of, measurement_of
@@ -93,15 +92,6 @@ def test_an_axis_of_speeds_holds_them_all_and_its_ticks_are_never_below_1(speeds
 
 
 # Cards of results
-
-
-@pytest.mark.parametrize("name", [name for name in RESULTS if isinstance(RESULTS[name], Result)])
-def test_a_result_says_one_sentence_and_has_its_numbers_folded(name: str):
-    card = RESULTS[name].card()
-    assert card.words
-    assert not re.search(r"UNCLEAR|FASTER|SLOWER|SAME|95%|±\d{3,}%", repr(card))
-    folded = card._repr_html_().partition("<details>")[2]
-    assert (card.numbers is None) == (not folded)
 
 
 def test_the_recorded_machine_stands_behind_each_case_that_it_has_and_is_named():

@@ -174,7 +174,6 @@ def test_a_machine_is_found_by_the_beginning_of_its_name_as_long_as_no_other_has
     save_lesson(lesson_record(environment=other), reference)
     with pytest.raises(RecordError, match=rf"'{GPU.machine}' may be {longer.machine} or {other.machine}"):
         recorded("tiny/pair", machine=GPU.machine)
-    assert recorded("tiny/pair", machine=other.machine).environment == other
 
 
 def test_unknown_names_are_answered_with_what_there_is(reference: Path) -> None:
@@ -264,6 +263,8 @@ def _problems(path: Path) -> list[str]:
         record.result(name)
         if not experiment.data.get("worked_by"):
             problems.append(f"{name} does not say what did the work")
+        if record.environment.device_kind == "cpu" and experiment.data.get("worked_by") == "gpu":
+            problems.append(f"{name} worked on a GPU that is not there")
     return problems + _private(path.read_text("utf-8"))
 
 

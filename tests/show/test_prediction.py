@@ -64,7 +64,7 @@ def test_a_choice_against_a_case_and_a_plain_value():
 
 def test_what_is_no_answer_is_refused():
     guess = predict("How many?", low=0, high=50)
-    for value, words in ((-1, "at least 0"), (51, "at most 50"), ("2", "not a number"), (True, "not a number")):
+    for value, words in ((-1, "at least 0"), (51, "at most 50"), ("2", "not a number")):
         with pytest.raises(ValueError, match=words):
             guess.answer(value)
     with pytest.raises(ValueError, match="'c' is not among the choices: a, b"):
@@ -101,7 +101,6 @@ def test_without_an_answer_the_reveal_is_folded_and_nothing_waits_for_one():
     assert repr(shown).startswith(f"You have not predicted yet.\n\n{recorded.head}\nIt is 1.82× as fast.\n")
     html = shown._repr_html_()
     assert Parsed(html).outside == []
-    assert html.count("</script>") == 2
     fold = html[html.index("<details>") : html.index("</details>")]
     assert "Guess first, then open" in fold
     assert "1.82× as fast" in fold
@@ -113,7 +112,6 @@ def test_without_an_answer_the_reveal_is_folded_and_nothing_waits_for_one():
 # By name: the question, the answer, what a reader types, what that means, and what else is refused.
 PAGE: dict[str, tuple[Any, ...]] = {
     "number": (lambda: predict("How many?", low=0.1), PINNED, "0,5", 0.5, ["-1", "0"]),
-    "long": (lambda: predict("How long?", unit="times as long"), PINNED.ratio / 2, " 3x ", 3, []),
     "choice": (lambda: predict("Which?", choices=["pinned", "pageable"]), PINNED, "pageable", "pageable", []),
 }
 

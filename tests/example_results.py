@@ -136,18 +136,17 @@ def table_of(values: dict[str, float], unit: str, **more: object) -> Table:
     )
 
 
-def curves_of(count: int) -> Curves:
+def curves_of() -> Curves:
     lines = []
-    for i in range(count):
+    for i in range(5):
         y = [2.5 + 3 * math.exp(-x / (20 + 5 * i)) for x in range(60)]
         # One line breaks off, as a training that diverges does.
-        lines.append(
-            Curve(f"recipe {i}" if i else LONG, tuple(range(60)), tuple(y[:40] + [None] * 20 if i == 3 else y))
-        )
+        y = y[:40] + [None] * 20 if i == 3 else y
+        lines.append(Curve(f"recipe {i}" if i else LONG, tuple(range(60)), tuple(y)))
     return Curves(tuple(lines), "step", "loss (nats per byte)", CPU, name="mixed_precision/loss")
 
 
-def memory_trace_of(**more: object) -> MemoryTrace:
+def memory_trace_of() -> MemoryTrace:
     """A training step of a network with eight layers: up in the forward pass, down in the backward pass."""
     mib, blocks = 2**20, [MemoryBlock(100_000, 0, 36, "other")]
     for layer in range(8):
@@ -157,17 +156,18 @@ def memory_trace_of(**more: object) -> MemoryTrace:
         blocks.append(MemoryBlock(5 * mib, 1 + layer, back + 1, "activations", module, line, "addmm"))
         blocks.append(MemoryBlock(4 * mib, back, back + 2, "temporaries", module, f"{line}, backward", "mm"))
         blocks.append(MemoryBlock(3 * mib, back, 26 + layer, "gradients", module, f"{line}, backward", "mm"))
-    fields = {"phases": (MemoryPhase("forward", 1, 8), MemoryPhase("backward", 9, 25)), "allocations": 24} | more
-    times_us = tuple(37 * i for i in range(36))
-    return MemoryTrace("a training step", "cpu", times_us, tuple(blocks), CPU, name="memory/step", **fields)
+    phases = (MemoryPhase("forward", 1, 8), MemoryPhase("backward", 9, 25))
+    meter = {"meter": "torch's profiler", "meter_bytes": 70 * 2**20, "metered_bytes": 60 * 2**20}
+    fields = {"name": "memory/step", "phases": phases, "allocations": 24} | meter
+    return MemoryTrace("a training step", "cpu", tuple(range(0, 36 * 37, 37)), tuple(blocks), CPU, **fields)
 
 
-def ranks_of(count: int, **more: object) -> RankResults:
+def ranks_of() -> RankResults:
     """What the ranks of a small training reported."""
     values = {"loss": 2.5, "step_s": 2e-2, "peak_bytes": 21_000_000, "checksum": "1f3a", "curve": [1.0, 2.0]}
-    reports = tuple(RankReport(rank, values) for rank in range(count))
-    fields = {"name": "ddp/parity", "program": "scripts/ddp_train.py", "args": ("--steps", "40")} | more
-    return RankResults(reports=reports, environment=CPU, notes=("A note with <b>markup</b>.",), **fields)
+    reports = tuple(RankReport(rank, values) for rank in range(4))
+    notes = ("A note with <b>markup</b>.",)
+    return RankResults("scripts/ddp_train.py", reports, CPU, name="ddp/parity", args=("--steps", "40"), notes=notes)
 
 
 def reading_of():
@@ -204,13 +204,10 @@ RESULTS = {
     "gpu": GPU,
     "two": comparison_of(TWO, name="pinned_memory/copy", notes=("A note with <b>markup</b>.",)),
     "eight": comparison_of(EIGHT),
-    "five decades": comparison_of({"list": 1.0, "array": 0.2, "tensor": 3e-3, "shared": 1e-4, "view": 1e-5}),
     "cuda": cuda_comparison_of(),
     "one round": comparison_of(TWO, rounds=1),
     "sweep of two": sweep_of(("one by one", "batched"), (1, 4, 16, 64, 256, 1024)),
-    "sweep of four": sweep_of(("one by one", "batched", LONG, "vmap"), (1, 2, 3)),
     "sweep of words": sweep_of(("float32", "other"), ("contiguous", "channels last", "a long name of a layout")),
-    "sweep of one point": sweep_of(("one by one", "batched"), (8,)),
     "ceilings": Ceilings((Ceiling("copy", "B/s", 2**29, (0.02, 0.03)), Ceiling("launch", "s", 1, (5e-6,))), CPU),
     "measurement": measurement_of(),
     "one sample": measurement_of(elapsed_s=(1e-3,), first_call_s=None, environment=None),
@@ -220,12 +217,9 @@ RESULTS = {
     "table of errors": table_of(
         {"forward": 2.3e-7, "backward": 4.1e-3}, "relative", ran="math", equal=True, missing=None
     ),
-    "table of seconds": table_of({"first call": 12.5}, "s"),
-    "curves": curves_of(5),
-    "one curve": curves_of(1),
-    "trace": memory_trace_of(meter="torch's profiler", meter_bytes=70 * 2**20, metered_bytes=60 * 2**20),
+    "curves": curves_of(),
+    "trace": memory_trace_of(),
     "trace of nothing": MemoryTrace("nothing", "cpu", (0, 5), (), CPU),
     "reading": reading_of(),
-    "ranks": ranks_of(4),
-    "one rank": ranks_of(1, name=None, program=f"scripts/{LONG}.py"),
+    "ranks": ranks_of(),
 }

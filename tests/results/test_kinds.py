@@ -10,25 +10,17 @@ import pickle
 import re
 import subprocess
 import sys
-from io import BytesIO
 
-import matplotlib
 import pytest
-from PIL import Image
 
-from course_utils.results.ceilings import Ceiling
-from course_utils.results.comparison import Comparison
-from course_utils.results.result import NothingToDrawError, Result
+from course_utils.results.result import Result
 from course_utils.results.store import RESULT_TYPES
-from course_utils.results.sweep import Sweep, SweepPoint
-from course_utils.results.table import Table
-from course_utils.show.canvas import WIDTH_IN
-from tests.example_results import CPU, GPU, RESULTS, TWO, comparison_of, cuda_comparison_of, sweep_of
+from tests.example_results import GPU, RESULTS, cuda_comparison_of
 from tests.figure_checks import problems_of_texts, visible_texts
 from tests.html_checks import Parsed
 
 MEASURED = [name for name, result in RESULTS.items() if isinstance(result, Result)]
-DRAWN = [name for name in MEASURED if RESULTS[name].kind in ("comparison", "table", "curves", "memory_trace")]
+DRAWN = ["eight", "table of parts", "curves", "trace"]
 
 
 @pytest.mark.parametrize("name", RESULTS)
@@ -38,7 +30,7 @@ def test_html_is_plain_text_fits_a_terminal_and_records_give_the_same_result(nam
     parsed = Parsed(markup)
     assert parsed.ids == []
     assert all(re.fullmatch(r"\d\d_\w+\.ipynb", link) for link in parsed.outside)  # lessons, beside this one
-    assert not any(word in markup for word in (">nan", "nan%", "inf ", "None"))
+    assert not any(word in markup for word in (">nan", "nan%", "inf ", "None", "<b>markup", "<long>"))
     assert max(map(len, shown.splitlines())) <= 100
     record = result.to_record()
     again = json.loads(json.dumps(record, allow_nan=False))
@@ -53,11 +45,6 @@ def test_facts_of_every_kind_have_labels_of_their_own_and_words():
         facts = [*RESULTS[name].facts()]
         assert len({fact.label for fact in facts}) == len(facts)
         assert all(fact.words for fact in facts)
-
-
-def test_markup_in_labels_and_notes_is_escaped():
-    assert "A note with &lt;b&gt;markup&lt;/b&gt;." in RESULTS["two"]._repr_html_()
-    assert '<th scope="row">a &lt; b &amp; c</th>' in RESULTS["eight"]._repr_html_()
 
 
 def test_comparison_shows_the_verdict_and_has_the_numbers_folded():
@@ -75,60 +62,40 @@ def test_columns_appear_with_what_they_hold():
     for value in ("64.0 MiB", "2.00 GiB", "900 ms", "GB/s", "calls", "%"):
         assert value in flat
     # What waits for Python is said, and each row has the GPU's own work beside its time.
-    waits = "pinned each time waits for the CPU (launch-bound): queued ahead, the GPU needs 3.00 ms of its 6."
-    assert waits in " ".join(repr(full).split())
+    assert "pinned each time waits for the CPU (launch-bound)" in " ".join(repr(full).split())
     assert [row.second for row in full.card().rows] == ["2.00 ms", "800 µs", "3.00 ms"]
-    extras = ["first call", "pays off after", "extra peak memory", "peak reserved", "host time (enqueue)"]
-    for header in (*extras, "device time", "bandwidth", "share of copy", "GPU's own work"):
+    for header in ("first call", "pays off after", "peak reserved", "device time", "share of copy", "GPU's own work"):
         assert f'<th scope="col">{header.replace(chr(39), "&#x27;")}</th>' in full._repr_html_()
         assert header not in repr(RESULTS["two"].numbers)
 
 
-def test_what_was_interrupted_says_so_and_an_environment_what_runs_live():
-    assert "Interrupted after 24 rounds." in repr(dataclasses.replace(RESULTS["two"], interrupted=True))
-    assert "let it run to the end" in repr(comparison_of(TWO, rounds=5, interrupted=True))
-    assert "recorded runs" in repr(CPU)
-    assert "139 GiB" in repr(GPU.numbers)
-    empty = Sweep(over="batch", points=(), environment=CPU)
-    assert "No point was measured." in repr(empty)
-    with pytest.raises(NothingToDrawError, match="'sweep' has no figure"):
-        empty.plot()
-
-
 _PRINT_ALL = """
 import sys
+from course_utils.show.prediction import predict
 from tests.example_results import RESULTS
-for name, result in RESULTS.items():
-    sys.stdout.buffer.write((result._repr_html_() + repr(result)).encode())
-    if name in ("eight", "table of parts", "trace"):
-        sys.stdout.buffer.write(result.plot()._repr_png_())
-assert "matplotlib.pyplot" not in sys.modules  # which would show each figure a second time
+shown = "".join(result._repr_html_() + repr(result) for result in RESULTS.values())
+sys.stdout.buffer.write((shown + repr(predict("How many?"))).encode())
+loaded = {"matplotlib", "ipywidgets"} & set(sys.modules)
+assert not loaded, loaded
 """
 
 
-def test_identical_in_two_processes(pytestconfig: pytest.Config):
+def test_text_and_html_are_the_same_in_two_processes_and_need_neither_matplotlib_nor_widgets(
+    pytestconfig: pytest.Config,
+):
+    root = str(pytestconfig.rootpath)
     outputs = [
         subprocess.run(
             [sys.executable, "-c", _PRINT_ALL],
-            cwd=pytestconfig.rootpath,
-            capture_output=True,
+            stdout=subprocess.PIPE,
             check=True,
             timeout=240,
-            env=os.environ | {"PYTHONHASHSEED": seed, "PYTHONPATH": str(pytestconfig.rootpath)},
+            env=os.environ | {"PYTHONHASHSEED": seed, "PYTHONPATH": root},
         ).stdout
         for seed in ("1", "2")
     ]
     assert outputs[0] == outputs[1]
     assert len(outputs[0]) > 100_000
-
-
-def test_showing_text_and_html_needs_neither_matplotlib_nor_widgets(pytestconfig: pytest.Config):
-    code = (
-        "import sys; from course_utils.show.prediction import predict; import course_utils.show.progress; "
-        "import course_utils.results.store; repr(predict('How many?')); "
-        "loaded = {'matplotlib', 'ipywidgets', 'tqdm', 'numpy.random'} & set(sys.modules); assert not loaded, loaded"
-    )
-    subprocess.run([sys.executable, "-c", code], cwd=pytestconfig.rootpath, check=True, timeout=240)
 
 
 # Whose they are
@@ -141,12 +108,8 @@ def recorded(result: Result):
 def test_what_ran_on_the_cpu_beside_a_gpu_names_the_cpu():
     on_gpu = dataclasses.replace(RESULTS["cuda"], worked_by="gpu")
     on_cpu = dataclasses.replace(on_gpu, worked_by="cpu", ceiling=None)
-    swept = Sweep("size", (SweepPoint(1, on_cpu),), on_cpu.environment, worked_by="cpu")
-    for result in (on_cpu, swept):
-        assert recorded(result).head == "Recorded: Intel Xeon Platinum 8468, 16 cores, 1 Aug 2026"
-        assert "Intel Xeon Platinum 8468, 16 cores, 8 GiB" in " ".join(repr(result).split())
-        assert "H200" not in repr(result)
-    assert "H200" not in on_cpu.plot().alt
+    assert recorded(on_cpu).head == "Recorded: Intel Xeon Platinum 8468, 16 cores, 1 Aug 2026"
+    assert "H200" not in repr(on_cpu) + on_cpu.plot().alt
     assert recorded(on_gpu).head == "Recorded: H200, 1 Aug 2026"
 
 
@@ -154,23 +117,10 @@ def test_what_ran_on_the_cpu_beside_a_gpu_names_the_cpu():
 def test_what_no_machine_measured_names_none(worked_by: str, head: str):
     for name in ("table of parts", "curves", "reading"):
         result = dataclasses.replace(RESULTS[name], environment=GPU, worked_by=worked_by)
-        for whose in ("you", "recorded"):
-            card = dataclasses.replace(result, whose=whose).card()
-            assert (card.head, card.is_recorded) == (head, whose == "recorded")
-            assert [text for text in ("H200", GPU.date, "your machine") if text in f"{card!r}{card.html()}"] == []
-            assert GPU.torch in card.provenance
-        # What stands alone, without a head, says it in its caption.
+        card = recorded(result)
+        assert (card.head, card.is_recorded) == (head, True)
+        assert [text for text in ("H200", GPU.date, "your machine") if text in f"{card!r}{card.html()}"] == []
         assert f"{head.lower()} · torch {GPU.torch}" in repr(result)
-
-
-def test_only_a_card_with_grey_marks_says_whose_they_are():
-    for name, is_marked in {"two": True, "table of parts": False, "curves": False}.items():
-        behind = dataclasses.replace(RESULTS[name], environment=GPU, worked_by="gpu")
-        card = dataclasses.replace(RESULTS[name], behind=behind, whose="you").card()
-        assert any(row.behind for row in card.rows) == is_marked
-        assert ("grey: H200, 1 Aug 2026, full sizes" in card.provenance) == is_marked
-        assert card.head == "You, just now"
-        assert CPU.caption in card.provenance
 
 
 # Figures
@@ -181,13 +131,11 @@ def test_a_figure_is_a_small_image_with_labelled_axes_and_texts_that_can_be_read
     fig = RESULTS[name].plot()
     png = fig._repr_png_()
     assert len(png) < 60_000
-    assert Image.open(BytesIO(png)).size[0] == round(110 * WIDTH_IN)
     labels = [ax.get_xlabel() for ax in fig.axes] + [ax.get_ylabel() for ax in fig.axes]
     assert any(labels)
     caption = RESULTS[name].caption
     assert any(caption in item.get_text() for item, _ in visible_texts(fig))
     assert caption in fig.alt
-    assert repr(fig) == f"Figure: {fig.alt}"
     assert problems_of_texts(fig) == []
 
 
@@ -198,20 +146,6 @@ def test_bars_are_as_long_as_their_values_and_parts_end_where_the_next_begins():
     assert [bar.get_width() for bar in ax.patches] == pytest.approx([value for column in columns for value in column])
     below = [[sum(values) for values in zip(*columns[:i], strict=True)] or [0] * 3 for i in range(4)]
     assert [bar.get_x() for bar in ax.patches] == pytest.approx([x for column in below for x in column])
-    (ax,) = table.plot("gradients").axes
-    assert [bar.get_width() for bar in ax.patches] == pytest.approx(columns[1])
-
-
-def test_columns_that_cannot_be_drawn_are_named():
-    for columns, message in (("ran", "ran.*no numbers.*forward, backward"), (["forward", "other"], "'other'")):
-        with pytest.raises(ValueError, match=message):
-            RESULTS["table of errors"].plot(columns)
-    table = Table(("case", "time", "memory"), (("a", 1.0, 5),), CPU, {"time": "s", "memory": "bytes"})
-    assert table.plot().axes[0].get_xlabel() == "time (s)"
-    with pytest.raises(ValueError, match="2 units"):
-        table.plot(["time", "memory"], stacked=True)
-    with pytest.raises(ValueError, match="no column of numbers"):
-        Table(("case", "word"), (("a", "b"),), CPU).plot()
 
 
 def test_curves_are_told_apart_by_colour_and_dash_and_break_where_they_are_not_finite():
@@ -236,28 +170,3 @@ def test_a_figure_of_a_comparison_shows_every_round_and_the_intervals():
         timed = comparison.control if case.is_baseline else case.measurement
         pairs = zip(comparison.cases[0].elapsed_s, timed.elapsed_s, strict=True)
         assert pytest.approx([base / seconds for base, seconds in pairs]) in lines
-
-
-def test_figures_keep_their_look_and_leave_the_users_style_alone():
-    with matplotlib.rc_context({"figure.facecolor": "black"}):
-        fig = RESULTS["two"].plot()
-        assert matplotlib.rcParams["figure.facecolor"] == "black"
-    assert fig.get_facecolor() == (1.0, 1.0, 1.0, 1.0)
-
-
-def test_a_sweep_shows_the_rates_and_shares_of_each_case():
-    def with_rates(comparison: Comparison, bytes_of: dict[str, float | None]) -> Comparison:
-        cases = tuple(
-            dataclasses.replace(case, elapsed_s=(1.0,) * case.rounds, bytes=bytes_of[case.label])
-            for case in comparison.cases
-        )
-        return dataclasses.replace(comparison, cases=cases, ceiling=Ceiling("copy", "B/s", 4e9, (1.0,)))
-
-    work = {"eager": 2.0e9, "compiled": 1.5e9}
-    sweep = sweep_of(("eager", "compiled"), ("chain", "tiny"))
-    chain, tiny = (point.comparison for point in sweep.points)
-    points = (SweepPoint("chain", with_rates(chain, work)), SweepPoint("tiny", with_rates(tiny, dict.fromkeys(work))))
-    rates = repr(dataclasses.replace(sweep, points=points).numbers).split("Rates")[1]
-    rows = [line.split() for line in rates.splitlines() if "chain" in line]
-    assert rows == [["eager,", "chain", "2.00", "GB/s", "50%"], ["compiled,", "chain", "1.50", "GB/s", "38%"]]
-    assert "tiny" not in rates

@@ -9,13 +9,10 @@ import statistics
 import numpy as np
 import pytest
 import scipy.stats
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from course_utils.results import paired
 from course_utils.results.paired import Interval, Verdict
 
-seconds = st.floats(min_value=1e-7, max_value=1e3, allow_nan=False)
 MIRRORED = {
     Verdict.FASTER: Verdict.SLOWER,
     Verdict.SLOWER: Verdict.FASTER,
@@ -34,7 +31,7 @@ def verdict_of(case: list[float], baseline: list[float], control: list[float], p
 # --- rank and interval
 
 
-@pytest.mark.parametrize("confidence", [0.5, 0.95, 0.99])
+@pytest.mark.parametrize("confidence", [0.5, 0.99])
 def test_rank_is_the_widest_cut_that_the_binomial_allows(confidence):
     for n in [*range(120), 400, 1000]:
         rank = paired.interval_rank(n, confidence)
@@ -45,36 +42,20 @@ def test_rank_is_the_widest_cut_that_the_binomial_allows(confidence):
             assert scipy.stats.binom.cdf(rank, n, 0.5) > tail * (1 - 1e-9)
 
 
-@pytest.mark.parametrize("confidence", [0.95, 0.99])
-@pytest.mark.parametrize("n", [8, 41, 400])
-def test_interval_is_the_one_of_scipy(n, confidence):
+@pytest.mark.parametrize("n", [8, 41])
+def test_interval_is_the_one_of_scipy(n):
     values = np.random.default_rng(n).lognormal(size=n)
-    theirs = scipy.stats.quantile_test(values, q=0, p=0.5).confidence_interval(confidence)
-    mine = paired.median_interval(values.tolist(), confidence)
-    assert (mine.low, mine.high) == pytest.approx((theirs.low, theirs.high), rel=0, abs=0)
+    theirs = scipy.stats.quantile_test(values, q=0, p=0.5).confidence_interval(0.99)
+    assert paired.median_interval(values.tolist(), 0.99).ends == (theirs.low, theirs.high)
 
 
 def test_the_99_percent_interval_needs_8_values():
     assert not paired.median_interval([1.0] * 7, 0.99).bounded
     assert paired.median_interval([1.0] * 8, 0.99).bounded
-    assert paired.ratio_interval([0.1] * 7) == Interval(0.0, math.inf, 0.99)
-    assert paired.ratio_interval([]) == Interval(0.0, math.inf, 0.99)
+    assert paired.ratio_interval([0.1] * 7) == paired.ratio_interval([]) == Interval(0.0, math.inf, 0.99)
 
 
 # --- ratios
-
-
-@settings(deadline=None, max_examples=40)
-@given(st.lists(st.tuples(seconds, seconds, seconds), min_size=8, max_size=60))
-def test_swapping_mirrors_interval_and_verdict(rounds):
-    case, baseline, control = (list(series) for series in zip(*rounds, strict=True))
-    forward = paired.ratio_interval(paired.log_ratios(case, baseline))
-    inverse = paired.ratio_interval(paired.log_ratios(baseline, case))
-    assert forward.ends == pytest.approx(inverse.inverse().ends, rel=1e-9)
-    # The same noise for both directions: a control has one, whichever side is called the baseline.
-    noise = paired.ratio_interval(paired.log_ratios(control, baseline))
-    ratio = math.exp(statistics.median(paired.log_ratios(case, baseline)))
-    assert paired.decide(1 / ratio, inverse, noise) == MIRRORED[paired.decide(ratio, forward, noise)]
 
 
 def test_series_that_cannot_be_compared_are_refused():
@@ -103,22 +84,6 @@ def test_autocorrelation_is_that_of_the_ranks():
     expected = (centred[:-1] @ centred[1:]) / (centred @ centred)
     assert paired.lag1_autocorrelation(values) == pytest.approx(expected)
     assert paired.lag1_autocorrelation([1.0, 2.0, 3.0]) == paired.lag1_autocorrelation([5.0] * 20) == 0
-
-
-def test_blocking_restores_the_coverage_of_dependent_rounds():
-    generator = random.Random(13)
-    plain = blocked = 0
-    trials = 300
-    for _ in range(trials):
-        series = autoregressive(generator, 160, 0.5)
-        interval = paired.median_interval(series, 0.95)
-        plain += interval.low <= 0 <= interval.high
-        interval = paired.median_interval(paired.block(series)[0], 0.95)
-        blocked += interval.low <= 0 <= interval.high
-    assert plain / trials < 0.90  # what it would be without
-    # Not all of it: what is left of the dependence between blocks still costs a few percent.
-    assert blocked / trials > 0.87
-    assert 0.95 - blocked / trials < (0.95 - plain / trials) / 2
 
 
 def test_a_trend_is_blocked_until_8_blocks_are_left():
@@ -195,23 +160,6 @@ def test_the_looks_together_spend_no_more_than_one_percent():
         assert spent + 1 - paired.look_confidence(rounds, last=True) == pytest.approx(0.01)
     # Each look can decide: there are enough rounds for an interval at its confidence.
     assert all(paired.interval_rank(look, paired.look_confidence(look, last=False)) > 0 for look in paired.LOOKS)
-
-
-def misses(looks, confidence_of, trials=400):
-    """How many of some series of identical code have an interval without 1 at any of the looks."""
-    generator, missed = random.Random(23), 0
-    for _ in range(trials):
-        logs = [generator.gauss(0, 0.05) for _ in range(max(looks))]
-        intervals = (paired.ratio_interval(logs[:look], confidence_of(look)) for look in looks)
-        missed += not all(interval.low <= 1 <= interval.high for interval in intervals)
-    return missed
-
-
-def test_looking_again_and_again_does_not_raise_the_share_of_misses():
-    looks = paired.LOOKS[:6]
-    assert misses(looks, lambda look: paired.look_confidence(look, last=look == looks[-1])) <= 0.01 * 400 + 4
-    # What it would be if each look were the only one.
-    assert misses(looks, lambda look: 0.99) > 0.015 * 400
 
 
 def test_a_decided_ratio_is_made_precise_but_not_for_ever():

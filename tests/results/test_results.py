@@ -5,21 +5,16 @@ from __future__ import annotations
 import dataclasses
 import json
 import random
-from collections.abc import Callable
 
 import pytest
 
-from course_utils.results.ceilings import Ceiling, Ceilings
+from course_utils.results.ceilings import Ceiling
 from course_utils.results.comparison import Comparison
-from course_utils.results.curves import Curve, Curves
-from course_utils.results.environment import Environment
 from course_utils.results.measurement import Measurement
 from course_utils.results.memory_trace import MemoryBlock, MemoryPhase, MemoryTrace
 from course_utils.results.rank_results import RankReport, RankResults
-from course_utils.results.result import Result
 from course_utils.results.sweep import Sweep, SweepPoint
-from course_utils.results.table import Table
-from course_utils.results.unrecorded import Several, Unrecorded
+from course_utils.results.unrecorded import Unrecorded
 from tests.example_results import CPU as HERE
 
 ROUNDS = 20
@@ -63,28 +58,13 @@ def test_launch_bound(times: dict[str, float], expected: bool | None) -> None:
     assert (timed.enqueue_median_s, timed.device_median_s) == (times.get("enqueue_s"), times.get("device_s"))
 
 
-@pytest.mark.parametrize("seconds", [1e-12, 3.14159e-6, 1.0, 1e12])
-def test_records_keep_five_digits_and_zeros_but_no_fields_that_say_nothing(seconds: float) -> None:
-    record = Measurement("code", (seconds,), peak_allocated_bytes=0).to_record()
+def test_records_keep_five_digits_and_zeros_but_no_fields_that_say_nothing() -> None:
+    record = Measurement("code", (3.14159e-6,), peak_allocated_bytes=0).to_record()
     assert set(record) == {"label", "elapsed_s", "calls", "peak_allocated_bytes"}
-    again = Measurement.from_record(record)
-    assert again.elapsed_s == (pytest.approx(seconds, rel=5.1e-5),)
-    assert again.to_record() == record
+    assert Measurement.from_record(record).elapsed_s == (pytest.approx(3.14159e-6, rel=5.1e-5),)
 
 
 # Comparison
-
-
-@pytest.mark.parametrize(("slow_from", "noted"), [((20, 20), False), ((10, 10), False), ((9, 11), True)])
-def test_a_card_explains_times_that_do_not_have_the_ratio_of_the_rounds(slow_from: tuple[int, int], noted: bool):
-    # The machine becomes 5% slower, in two rounds for the first case only: nearly all rounds have the ratio 2, and the
-    # medians, which lie on both sides of the change, another quotient.
-    one, two = (
-        Measurement(f"{times}", tuple(times * (1.05 if i >= start else 1.0) for i in range(ROUNDS)))
-        for times, start in zip((1, 2), slow_from, strict=True)
-    )
-    notes = comparison(one, two).card().notes
-    assert any("do not have the ratio of the rounds" in str(note) for note in notes) == noted
 
 
 def test_ratio_is_the_median_of_the_ratios_of_each_round() -> None:
@@ -97,8 +77,7 @@ def test_ratio_is_the_median_of_the_ratios_of_each_round() -> None:
 def test_ratio_speedup_and_verdict() -> None:
     result = comparison(measurement("base", 2e-3), measurement("half", 1e-3), measurement("same", 2e-3))
     half = result["half"]
-    assert (half.ratio, half.speedup) == (pytest.approx(0.5), pytest.approx(2))
-    assert half.interval.ends == (pytest.approx(0.5), pytest.approx(0.5))
+    assert (half.ratio, half.speedup, *half.interval.ends) == pytest.approx((0.5, 2, 0.5, 0.5))
     assert [case.verdict for case in result] == ["SAME", "FASTER", "SAME"]
 
 
@@ -155,20 +134,14 @@ TRACE = MemoryTrace(
 def test_a_trace_adds_up_its_blocks() -> None:
     assert TRACE.totals_bytes == (1000, 1300, 1600, 1650, 1350, 1300)
     assert (TRACE.start_bytes, TRACE.peak_bytes, TRACE.extra_peak_bytes, TRACE.end_bytes) == (1000, 1650, 650, 1300)
-    assert TRACE.by_kind() == {
-        "weights": (1000,) * 6,
-        "activations": (0, 300, 600, 600, 300, 300),
-        "temporaries": (0, 0, 0, 50, 50, 0),
-    }
+    assert TRACE.by_kind()["activations"] == (0, 300, 600, 600, 300, 300)
     assert TRACE.by_module()["MLP.0"] == (1000, 1300, 1600, 1600, 1300, 1300)
     assert TRACE.scratch_bytes == 0
     assert TRACE.card().words == "Peak of step: 1.61 KiB, 650 B above the start."
-    assert "some meter: the same peak" in TRACE.card().provenance
 
 
-@pytest.mark.parametrize("most_moments", [6, 40])
-def test_a_condensed_trace_is_small_and_its_sums_are_exact(most_moments: int) -> None:
-    rng = random.Random(most_moments)
+def test_a_condensed_trace_is_small_and_its_sums_are_exact() -> None:
+    rng = random.Random(6)
     kinds = ("weights", "activations", "temporaries")
     blocks = []
     for _ in range(200):
@@ -176,10 +149,10 @@ def test_a_condensed_trace_is_small_and_its_sums_are_exact(most_moments: int) ->
         blocks.append(MemoryBlock(rng.randrange(10**9), born, rng.randint(born + 1, 60), rng.choice(kinds), *names))
     fields = {"label": "step", "device": "cpu", "environment": HERE}
     whole = MemoryTrace(times_us=tuple(range(60)), blocks=tuple(blocks), **fields)
-    options = {"phases": [MemoryPhase("forward", 3, 40)], "most_blocks": 30, "most_moments": most_moments}
+    options = {"phases": [MemoryPhase("forward", 3, 40)], "most_blocks": 30, "most_moments": 6}
     small = MemoryTrace.from_blocks(times_us=range(60), blocks=blocks, **options, **fields)
     assert small.condensed
-    assert small.moments <= most_moments
+    assert small.moments <= 6
     assert len(small.blocks) < len(blocks)
     assert small.peak_bytes == whole.peak_bytes
     assert (small.start_bytes, small.end_bytes) == (whole.start_bytes, whole.end_bytes)
@@ -227,10 +200,6 @@ def test_a_table_of_ranks_has_the_plain_values_and_their_units() -> None:
     assert table.columns == ("rank", "step", "peak", "note", "late")
     assert table.rows == ((0, 0.2, 2**20, "fine", None), (1, 0.25, 2**21, None, True))
     assert table.units == {"step": "s", "peak": "bytes"}
-    assert RANKS.values("late") == {1: True}
-    # Where nothing fits into a table, it says why.
-    nested = ranks_of({"errors": {"float32": 0.1}, "steps": rounds_of(1, 2)})
-    assert nested.table.notes == ("Nested values: errors; read them by run[rank][name].",)
     assert RANKS.command == "torchrun --standalone --nproc-per-node=2 scripts/train.py --steps 3"
     assert RANKS.card().words == RANKS.comparison("steps").card().words
 
@@ -242,24 +211,15 @@ def test_paired_times_of_ranks_are_those_of_the_slowest() -> None:
     assert compared["dear"].ratio == pytest.approx(2 / 1.5)
     assert compared["dear"].verdict == "SLOWER"
     assert compared["plain"].median_s == pytest.approx(1.5e-3 * 1.02)
-    assert (compared.agreement, compared.cases[1].items, compared.cases[1].calls) == ("equal losses", 16, 2)
     # A rank with nothing to do in a case does not count there.
     idle = ranks_of({"steps": rounds_of(1, 2)}, {"steps": rounds_of(9, 1, idle="plain")}).comparison("steps")
     assert idle["dear"].ratio == pytest.approx(2)
 
 
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        (({"loss": 1.0, "steps": rounds_of(1, 2)},), "'loss' does not come from timed_rounds.*: steps"),
-        (({"loss": rounds_of(1, 2)}, {"loss": {**rounds_of(1, 2), "labels": ["dear", "plain"]}}), "other cases"),
-        (({"loss": rounds_of(1, 2)}, {"loss": {**rounds_of(1, 2), "control": [1.0]}}), r"in \[1, 20\] rounds"),
-        (({"loss": rounds_of(1, 2, idle="dear")},), r"in \[0\] rounds"),
-    ],
-)
-def test_rounds_that_do_not_fit_are_refused(values: tuple[dict[str, object], ...], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        ranks_of(*values).comparison("loss")
+def test_rounds_that_do_not_fit_are_refused() -> None:
+    other = {**rounds_of(1, 2), "labels": ["dear", "plain"]}
+    with pytest.raises(ValueError, match="other cases"):
+        ranks_of({"loss": rounds_of(1, 2)}, {"loss": other}).comparison("loss")
 
 
 def test_the_order_of_what_ranks_reported_outlives_a_file() -> None:
@@ -271,17 +231,7 @@ def test_the_order_of_what_ranks_reported_outlives_a_file() -> None:
     assert repr(again) == repr(RANKS)
 
 
-# All of them
-
-TABLE = Table(
-    ("dtype", "error", "kernel"), (("fp32", 1e-7, "math"), ("bf16", None, "flash")), HERE, {"error": "relative"}
-)
-CURVES = Curves((Curve("fp32", (1, 2), (2.5, None)),), "step", "loss", HERE)
-
-
-def test_unknown_keys_of_an_environment_are_ignored() -> None:
-    # A later version may add fields that this one does not know.
-    assert Environment.from_record({**HERE.to_record(), "colour": "red"}) == HERE
+# Missing results and wrong names
 
 
 def test_unrecorded_is_a_sentence_wherever_it_is_shown() -> None:
@@ -293,56 +243,16 @@ def test_unrecorded_is_a_sentence_wherever_it_is_shown() -> None:
     assert "&lt;pair&gt;" in waiting._repr_html_()
     for part in (waiting.plot("weights"), waiting["case"].showing(["case"]), waiting.table.explore()):
         assert part is waiting
-    assert list(waiting) == []  # a loop over the cases or ranks of what is not there comes to an end
 
 
-def test_several_results_are_shown_below_each_other() -> None:
-    several = Several((CURVES, Unrecorded("tiny/copy", ("a CUDA GPU",))))
-    assert repr(several).startswith(f"{CURVES!r}\n\nNo run of tiny/copy is recorded yet. It needs a CUDA GPU.")
-    assert CURVES._repr_html_() in several._repr_html_()
-
-
-# Wrong names and damage
-
-_LIMITS = Ceilings((Ceiling("copy", "B/s", 10.0, (1.0,)),), HERE)
 _PAIR = comparison(measurement("base"), measurement("case"))
 _SWEEP = Sweep("n", (SweepPoint(1, _PAIR), SweepPoint(8, _PAIR)), HERE)
 
 
-@pytest.mark.parametrize(
-    ("read", "message"),
-    [
-        (lambda: _PAIR["cas"], "no case 'cas' in this comparison; there are: base, case"),
-        (lambda: _LIMITS["matmul"], "no ceiling 'matmul' on this machine; there are: copy"),
-        (lambda: _SWEEP[2], "no point n=2 in this sweep; there are: 1, 8"),
-        (lambda: TABLE["fp64"], "there are: fp32, bf16"),
-        (lambda: CURVES["bf16"], "there are: fp32"),
-        (lambda: RANKS[2], "no rank 2; there are 0 to 1"),
-        (lambda: RANKS[0]["lost"], "rank 0 reported no 'lost'; there are: step_s, peak_bytes"),
-        (lambda: RANKS.values("lost"), "no rank reported 'lost'; there are: step_s"),
-    ],
-)
-def test_wrong_names_are_answered_with_the_right_ones(read: Callable[[], object], message: str) -> None:
-    with pytest.raises(KeyError, match=message):
-        read()
-
-
-def test_rows_points_and_curves_are_found_by_name() -> None:
-    assert TABLE["bf16"] == {"dtype": "bf16", "error": None, "kernel": "flash"}
-    assert CURVES["fp32"].final is None
-    assert _SWEEP[8] is _PAIR
-
-
-@pytest.mark.parametrize(
-    ("result", "change"),
-    [
-        (TABLE, {"rows": [["fp32", 1e-7]]}),
-        (CURVES, {"curves": [{"label": "a", "x": [1], "y": [1.0, 2.0]}]}),
-        (RANKS, {"reports": [{"rank": 1, "values": []}]}),
-        (TRACE, {"times_us": [0, 10, -5, 5, 5, 5]}),
-        (TRACE, {"blocks": {**TRACE.to_record()["blocks"], "died": [0, 4, 6, 5]}}),
-    ],
-)
-def test_damaged_results_are_refused(result: Result, change: dict[str, object]) -> None:
-    with pytest.raises((KeyError, TypeError, ValueError)):
-        type(result).from_record({**result.to_record(), **change})
+def test_wrong_names_are_answered_with_the_right_ones() -> None:
+    with pytest.raises(KeyError, match="no case 'cas' in this comparison; there are: base, case"):
+        _PAIR["cas"]
+    with pytest.raises(KeyError, match="no point n=2 in this sweep; there are: 1, 8"):
+        _SWEEP[2]
+    with pytest.raises(KeyError, match="rank 0 reported no 'lost'; there are: step_s, peak_bytes"):
+        RANKS[0]["lost"]

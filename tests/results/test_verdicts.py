@@ -52,14 +52,11 @@ def _scripted(case: list[float], control: list[float], **more: object) -> Compar
     ("comparison", "words"),
     [
         (comparison_of(TWO, rounds=5), "a verdict takes 8 rounds, and there are 5: raise budget_s."),
-        (comparison_of(TWO, rounds=5, interrupted=True), "a verdict takes 8 rounds, and there are 5: let it run"),
         (_scripted([0.9, 1.1] * 5, [1.0] * 10), "case is between 11% faster and 10% slower."),
-        (_scripted([0.2, 3] * 5, [1.0] * 10), "case is between 5.00 times as fast and 3.00 times as long."),
         (
             _scripted([1.05, 1.06] * 5, [0.8, 1.25] * 5),
             "case is between 5% and 6% slower (identical code differs as well: noise ±25%).",
         ),
-        (_scripted([1.004, 1.03] * 2 + [1.008] * 6, [1.0] * 10), "case is between 0.4% and 3% slower."),
     ],
 )
 def test_unclear_is_one_line_once_with_what_would_help(comparison: Comparison, words: str):
@@ -67,7 +64,7 @@ def test_unclear_is_one_line_once_with_what_would_help(comparison: Comparison, w
     shown = " ".join(repr(comparison).split())
     assert f"Too close to call: {words}" in shown
     assert shown.count("Too close to call") == 1
-    assert "budget_s" in shown or "let it run" in shown or "Stop other programs" in shown
+    assert "budget_s" in shown or "Stop other programs" in shown
 
 
 def test_more_time_is_advised_where_it_would_be_enough_and_who_keeps_the_machine_busy_is_named_once():
@@ -83,23 +80,15 @@ def test_more_time_is_advised_where_it_would_be_enough_and_who_keeps_the_machine
         r"Run it again with budget_s=\d+ \(it took [\d.]+ [µm]?s\), or stop other programs first\.",
         " ".join(repr(short).split()),
     )
-    busy = dataclasses.replace(short, busy="Other programs kept 1.3 of 2 cores busy.")
-    assert " ".join(repr(busy).split()).count("1.3 of 2 cores busy") == 1
     clear = dataclasses.replace(comparison_of(TWO), busy="Other programs kept 1.3 of 2 cores busy.")
     assert " ".join(repr(clear).split()).count("1.3 of 2 cores busy") == 1
 
 
 CORE_TAKEN = "Other programs kept 1.1 of 2 cores busy, and took this one's core 143 times a second."
-BUSY = {  # that code strayed so far, with this note, is no finding
-    "beyond all doubt": (7.4, ""),
-    "with the reason noted": (1.5, CORE_TAKEN),
-}
 
 
-@pytest.mark.parametrize("name", BUSY)
-@pytest.mark.parametrize("whose", ["you", "recorded"])
-def test_what_a_busy_machine_gave_is_no_finding(name: str, whose: str):
-    floor, note = BUSY[name]
+@pytest.mark.parametrize(("floor", "note", "whose"), [(7.4, "", "you"), (1.5, CORE_TAKEN, "recorded")])
+def test_what_a_busy_machine_gave_is_no_finding(floor: float, note: str, whose: str):
     comparison = _scripted([70.0] * 12, [1 / floor, floor] * 6, busy=note, whose=whose)
     quiet = _scripted([70.0] * 12, [1.0] * 12)
     words = f"This machine was too busy to tell: the same code strayed by a factor of {floor}."
@@ -118,23 +107,13 @@ def test_what_a_busy_machine_gave_is_no_finding(name: str, whose: str):
     assert comparison["case"].verdict == quiet["case"].verdict == "SLOWER"
 
 
-@pytest.mark.parametrize(
-    ("floor", "note"), [(2.5, ""), (1.2, CORE_TAKEN), (2.5, "Other programs kept 1.1 of 2 cores busy.")]
-)
-def test_one_slow_round_of_an_idle_machine_or_a_little_noise_leaves_the_finding(floor: float, note: str):
-    comparison = _scripted([70.0] * 12, [1 / floor, floor] * 6, busy=note)
-    assert comparison.card().words == "case takes 70 times as long as base."
+def test_one_slow_round_of_an_idle_machine_or_a_little_noise_leaves_the_finding():
+    for floor, note in ((2.5, ""), (1.2, CORE_TAKEN)):
+        comparison = _scripted([70.0] * 12, [1 / floor, floor] * 6, busy=note)
+        assert comparison.card().words == "case takes 70 times as long as base."
 
 
-@pytest.mark.parametrize(
-    ("low", "high", "words"),
-    [
-        (0.96, 1.03, "between 4% faster and 3% slower"),
-        (0.5, 0.8, "between 1.25 and 2.00 times as fast"),
-        (0.9, 0.995, "between 0.5% and 11% faster"),
-        (1.201, 1.203, "20% slower"),
-        (1.5, 30, "between 1.50 and 30 times as long"),
-    ],
-)
-def test_an_interval_in_words(low: float, high: float, words: str):
-    assert between(Interval(low, high, 0.99)) == words
+def test_an_interval_in_words():
+    assert between(Interval(0.96, 1.03, 0.99)) == "between 4% faster and 3% slower"
+    assert between(Interval(0.9, 0.995, 0.99)) == "between 0.5% and 11% faster"
+    assert between(Interval(1.5, 30, 0.99)) == "between 1.50 and 30 times as long"

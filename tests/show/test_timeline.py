@@ -25,17 +25,11 @@ def test_spans_are_to_scale_and_words_that_do_not_fit_are_told_as_a_title():
     assert [float(width) for _, width, *_ in PLACE.findall(html)] == pytest.approx([24.94, 74.81, 0.25])
     assert html.count(">work</div>") == html.count('title="more: 10.0 µs"></div>') == 1
     assert re.findall(r'data-text="(.+?)"', html) == ["0", "1 ms", "2 ms", "3 ms", "4 ms"]
-    assert html.count("<div") == html.count("</div>")
-    assert repr(shown).startswith("Recorded: GPU")
 
 
 def test_what_is_called_lies_below_its_caller_and_what_follows_beside_its_sibling():
     outer, inner, following = Span(0, 10, "work"), Span(1, 4, "work"), Span(4, 6, "work")
     assert places(following, inner, outer) == [(0, 100, 0), (10, 30, 1), (40, 20, 1)]
-
-
-def test_spans_that_overlap_without_nesting_never_share_a_place():
-    assert [row for *_, row in places(Span(0, 10, "work"), Span(5, 15, "work"), Span(12, 20, "work"))] == [0, 1, 2]
 
 
 def test_the_axis_begins_with_the_first_span_and_all_panels_share_it():
@@ -49,21 +43,3 @@ def test_many_spans_too_short_to_be_told_apart_are_drawn_as_one():
     short = [Span(i * 1e-6, (i + 0.9) * 1e-6, "work") for i in range(5000)]
     html = timeline("", {"": {"CPU": [*short, Span(5e-3, 10e-3, "work", "long")]}}, WORK, "").html()
     assert [title for *_, title in PLACE.findall(html)] == ["5000 × work: 5.00 ms", "long: 5.00 ms"]
-
-
-def test_a_legend_names_the_kinds_that_are_drawn_where_it_is_asked_for():
-    drawn = {"": {"GPU": [Span(0, 1, "work")]}}
-    assert "legend" not in timeline("", drawn, WORK, "").html()
-    assert re.findall(r"</i>(\w+)", timeline("", drawn, WORK, "", legend=True).html()) == ["work"]
-
-
-@pytest.mark.parametrize("span", [Span(2, 1, "work"), Span(0, 1, "rests")])
-def test_a_span_that_cannot_be_drawn_is_an_error(span: Span):
-    with pytest.raises(ValueError, match="ends before it begins, or its kind is none of waits, work"):
-        timeline("", {"": {"GPU": [span]}}, WORK, "")
-
-
-@pytest.mark.parametrize("spans", [[], [Span(1, 1, "work")]])
-def test_lanes_of_which_no_span_takes_time_are_an_error(spans: list[Span]):
-    with pytest.raises(ValueError, match="nothing to draw"):
-        timeline("", {"": {"GPU": spans}}, WORK, "")

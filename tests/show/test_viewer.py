@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from course_utils.memory.allocator_explorer import allocator_explorer, allocator_frames
-from course_utils.show.cards import MARKS, Card, Row
+from course_utils.show.cards import Card, Row
 from course_utils.show.viewer import slider
 from tests.html_checks import Parsed
 from tests.memory.test_allocator_display import EVERY, growing_requests, run_of
@@ -33,7 +33,6 @@ def test_a_page_needs_no_other_file_and_without_scripts_words_remain(name: str, 
     parsed = Parsed(SHOWN[name])
     assert (parsed.outside, parsed.ids) == ([], [])
     assert "http" not in SHOWN[name].replace('"http://www.w3.org/2000/svg"', "")
-    assert len(SHOWN[name]) < 120_000
     assert words in re.sub(r"<(script|style).*?</\1>", "", SHOWN[name], flags=re.DOTALL)
 
 
@@ -89,7 +88,6 @@ def test_a_slider_shows_the_card_of_each_value(page: Any) -> None:
     for name, expected in CARDS:
         assert slider.get_attribute("aria-valuetext") == form.locator("label b").inner_text() == name
         assert card.locator(".sentence").inner_text() == expected.words
-        assert card.locator(".words").inner_text().replace("\xa0", " ") == f"{MARKS['faster']} 2× as fast"
         page.keyboard.press("ArrowRight")
     everything = form.locator("details > .course-card")
     assert not everything.is_visible()
@@ -128,7 +126,7 @@ def test_as_a_widget_it_asks_python_and_draws_the_answer(page: Any) -> None:
 
 
 @pytest.mark.browser
-def test_on_a_telephone_nothing_is_wider_than_the_page(page: Any) -> None:
+def test_on_a_phone_nothing_is_wider_than_the_page(page: Any) -> None:
     page.set_viewport_size({"width": 390, "height": 800})
     page.wait_for_function("document.querySelector('#allocator svg[role=img]').getAttribute('width') < 390")
     wide = "nodes => nodes.filter(node => node.getBoundingClientRect().right > 390).length"

@@ -8,6 +8,9 @@ import getpass
 import json
 import re
 import socket
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +115,36 @@ def test_what_cannot_be_written_keeps_the_old_record_and_says_so(
 
 
 # Bad files
+
+
+# In a process of its own, since a fork of a program with threads is not one.
+_WRITER = """
+import dataclasses, sys
+from pathlib import Path
+from course_utils.results.store import load_lesson, save_lesson
+
+path, number = Path(sys.argv[1]), 0
+record = load_lesson(path)
+print("ready", flush=True)
+while True:
+    number += 1
+    save_lesson(dataclasses.replace(record, seconds=float(number)), path.parents[1])
+"""
+
+
+def test_a_writer_that_is_killed_leaves_a_whole_file(tmp_path: Path) -> None:
+    # As large as a record gets, so that there is a middle to be killed in.
+    path = save_lesson(lesson_record(*(comparison(name=f"tiny/{n}", rounds=400) for n in ("pair", "b", "c"))), tmp_path)
+    written = []
+    for pause_s in (0.1, 0.13, 0.17):
+        writer = subprocess.Popen([sys.executable, "-c", _WRITER, str(path)], stdout=subprocess.PIPE, text=True)
+        assert writer.stdout and writer.stdout.readline() == "ready\n"
+        time.sleep(pause_s)
+        writer.kill()
+        writer.communicate()
+        written.append(load_lesson(path).seconds)
+        assert load_lesson(path).result("tiny/pair").rounds == 400
+    assert max(written) > 1, "no writer got as far as to write"
 
 
 @pytest.fixture

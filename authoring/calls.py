@@ -10,6 +10,7 @@ import contextlib
 import functools
 import json
 import platform
+import re
 import subprocess
 import sys
 import tempfile
@@ -110,8 +111,8 @@ class Ended(NamedTuple):
 
     @property
     def how(self) -> str:
-        """In one line: ``works``, ``warns X: ...`` or ``raises X: ...``."""
-        return self.notes[0] if self.notes else "works"
+        """In a sentence: ``works``, ``warns X: ...`` or ``raises X: ...``; what may follow differs between machines."""
+        return re.split(r"(?<=[.!?]) ", self.notes[0])[0] if self.notes else "works"
 
 
 @functools.cache

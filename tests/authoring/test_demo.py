@@ -13,8 +13,8 @@ import pytest
 
 from authoring import __main__ as command
 from authoring import demo
-from authoring.demo import demo_notebook, start_up, write_demo
-from course_utils.lesson_notebooks import LessonError, find_lesson, find_lessons, notebooks_root, read_notebook
+from authoring.demo import demo_notebook, start_up
+from course_utils.lesson_notebooks import LessonError, find_lessons, notebooks_root, read_notebook
 from course_utils.lesson_order import file_name
 from tests.made_up_notebooks import code, lesson_of, save, text
 
@@ -108,27 +108,3 @@ def test_the_demo_is_a_copy_that_stays_as_it_was_edited_until_a_new_one_is_asked
     assert f'Kept as you edited it: {PINNED}.ipynb. `make demo ARGS="{PINNED[:2]} --new"`' in capsys.readouterr().out
     assert command.main(["demo", "pinned_memory", "--new"]) == 0
     assert "My own words" not in path.read_text()
-
-
-def test_a_wrong_name_and_a_folder_that_cannot_be_written_are_one_line(
-    workspace: Path, capsys: pytest.CaptureFixture[str]
-):
-    workspace.write_text("a file")
-    assert command.main(["demo", "pinned_memory"]) == 1
-    assert re.fullmatch(r".*workspace.* cannot be written: .*\.\n", capsys.readouterr().err)
-    assert command.main(["slides", "pined_memory"]) == 1
-    assert re.fullmatch(rf".*did you mean '{PINNED}'\?.*\n", capsys.readouterr().err)
-
-
-def test_jupyterlab_gets_settings_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("JUPYTER_PATH", "/somewhere/else")
-    path = write_demo(find_lesson("pinned_memory"), tmp_path / "workspace" / "demo")
-    left_over = path.parent / ".jupyter" / path.stem / "settings" / "mine"
-    left_over.mkdir(parents=True)
-    variables = demo.settings_of_its_own(path)
-    assert "JUPYTER_PATH" not in variables
-    home = Path(variables["IPYTHONDIR"]).parent
-    assert home.is_relative_to(tmp_path)
-    assert {Path(variables[name]).parent for name in variables if re.match(r"JUPYTER.*_DIR$", name)} == {home}
-    assert "import torch" in (home / "ipython/profile_default/startup/00-course.py").read_text(encoding="utf-8")
-    assert not left_over.exists(), "every demo begins with the same settings"

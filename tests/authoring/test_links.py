@@ -11,10 +11,8 @@ from urllib.parse import unquote, urlsplit
 import pytest
 from bs4 import BeautifulSoup
 from markdown_it import MarkdownIt
-from mdit_py_plugins.anchors.index import slugify
 
 from authoring.lesson_files import load_lessons
-from authoring.markdown_texts import GENERATED_PAGES
 from authoring.reference_pages import reference_pages
 from course_utils.lesson_notebooks import notebooks_root, read_notebook
 from course_utils.lesson_order import file_name
@@ -22,7 +20,6 @@ from tools.workspace import copy_pages, refresh
 
 ROOT = Path(__file__).resolve().parents[2]
 SLUGS = {lesson.slug for lesson in load_lessons()}
-ANCHOR = re.compile(r'^<a id="(.*)"></a>\n#+ (.+)$', re.MULTILINE)
 
 
 @pytest.fixture(scope="module")
@@ -98,15 +95,3 @@ def test_every_reference_page_is_beside_the_lessons_in_jupyterlab(documents: dic
         led_to = {link["href"].removeprefix("../../") for link in documents[name]("a", href=True)}
         own = {f"{file_name(page.stem)}.ipynb"} if page.stem in SLUGS else linked_from
         assert own & linked_from & led_to, f"{page.name} and its lesson do not link each other"
-
-
-def test_an_anchor_has_the_name_that_the_book_gives_its_heading():
-    pages = [path for path in (ROOT / "book").glob("*.md") if path.name not in GENERATED_PAGES]
-    for path in [*pages, *notebooks_root().glob("*.ipynb")]:
-        is_lesson = path.suffix == ".ipynb"
-        cells = read_notebook(path)["cells"] if is_lesson else [{"source": path.read_text(encoding="utf-8")}]
-        text = "\n".join(cell["source"] for cell in cells)
-        anchors = ANCHOR.findall(text)
-        assert len(anchors) == text.count("<a id=")
-        expected = [(path.name[:2] + "-" if is_lesson else "") + slugify(heading) for _, heading in anchors]
-        assert [name for name, _ in anchors] == expected

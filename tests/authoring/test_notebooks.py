@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import re
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from authoring.markdown_texts import prose_only, text_files
+from authoring.markdown_texts import text_files
 from authoring.notebook_form import check
 from course_utils.lesson_notebooks import Lesson, experiments, find_lessons, needs, read_notebook
 from course_utils.results import store
@@ -105,19 +104,3 @@ def test_records(lesson: Lesson):
                 warnings.warn(f"{place}: the code has changed since it was recorded", stacklevel=1)
         missing -= set(record.experiments)
     assert not missing, f"run: course record {lesson.name} --reference"
-
-
-@each_lesson
-def test_what_nobody_has_recorded_is_said_once(lesson: Lesson):
-    words = (
-        r"\bno (?:GPU )?(?:run|record)s?\b[^.;]* (?:recorded|yet)|(?:not|never|nothing|nobody has) (?:been )?recorded"
-    )
-    missing = re.compile(words, re.IGNORECASE)
-    said = []
-    for cell in read_notebook(lesson.path)["cells"]:
-        outputs = cell.get("outputs", [])
-        shown = [output.get("data", {}).get("text/plain", output.get("text", "")) for output in outputs]
-        if cell["cell_type"] == "markdown":
-            shown = [prose_only(cell["source"])]
-        said += [match[0] for text in shown for match in missing.finditer(text)]
-    assert len(said) <= 1, said

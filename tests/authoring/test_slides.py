@@ -10,7 +10,6 @@ import pytest
 from bs4 import BeautifulSoup
 
 from authoring import __main__ as command
-from authoring.classroom_text import excerpt
 from authoring.slides import slides_notebook, write_slides
 from course_utils.lesson_notebooks import find_lesson, find_lessons, read_notebook
 from course_utils.lesson_order import file_name
@@ -74,12 +73,6 @@ def test_a_live_experiment_is_shown_by_the_record_under_it(tmp_path: Path):
     assert (deck["cells"][-1]["outputs"], deck["metadata"]["has_formulas"]) == ([printed], False)
     deck = slides_notebook(lesson_of(tmp_path, *cells))
     assert deck["cells"][-1]["source"] == "compare({})"
-
-
-def test_links_into_the_course_are_left_out_and_code_stays():
-    assert excerpt("A [lesson](04_a.ipynb#b), a [term](../book/glossary.md#c).") == "A lesson, a term."
-    plain = "The [docs](https://a.org), `x[i](y)` and ![](a.png).\n\n```\n[a](b.md)\n```"
-    assert excerpt(plain) == plain
 
 
 def test_slides_are_written_with_all_that_they_need(tmp_path: Path):

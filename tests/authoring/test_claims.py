@@ -142,19 +142,6 @@ def test_a_cpu_never_decides_about_gpus_nor_one_gpu_about_two(record_of, speaks_
             judge(claim, root)
 
 
-def test_code_that_changed_is_noticed(tmp_path):
-    (claim,) = ledger(tmp_path, CLAIM | {"holds": AT_MOST.format(5)})
-    root = made_up_records.write(tmp_path / "records", made_up_records.GPU, retries(0))
-    assert judge(claim, root).machines[0].notices == ()
-    made_up_records.edit_record(
-        root / "some-gpu" / "caching_allocator.json",
-        lambda experiments: experiments["caching_allocator/gap"].update(code_hash="other"),
-    )
-    (machine,) = judge(claim, root).machines
-    assert ("2026-03-01" in machine.caption, "Some GPU" in machine.caption) == (True, True)
-    assert machine.notices == ("The code of caching_allocator/gap has changed since some-gpu recorded it.",)
-
-
 @pytest.mark.parametrize(
     ("entry", "message"),
     [

@@ -34,8 +34,6 @@ class LessonFileError(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """One entry of the ledger: a thing that people say, and what its verdict follows from."""
-
     id: str
     claim: str
     kind: Literal["speed", "memory", "numerics", "API"]
@@ -69,7 +67,6 @@ class Claim:
 
     @property
     def is_by_others(self) -> bool:
-        """Whether documents and published rows alone decide it."""
         return self.verdict in BY_OTHERS
 
     @property
@@ -91,8 +88,6 @@ class UseWhen:
 
 @dataclass(frozen=True)
 class LessonFile:
-    """One lesson, built or planned, as its lesson.yml has it."""
-
     slug: str
     number: int
     title: str

@@ -34,8 +34,6 @@ _LINK = re.compile(
 
 @dataclass(frozen=True)
 class Passage:
-    """A page, or a Markdown cell of a notebook."""
-
     file: str  # its path from the root of the repository, with slashes
     cell: int | None  # its number among all cells, from 1; None for a page
     text: str
@@ -67,7 +65,6 @@ def blank(text: str, pattern: re.Pattern[str]) -> str:
 
 
 def code_blanked(text: str) -> str:
-    """The text with code and formulas blanked."""
     for pattern in (_FENCED, _FENCE_OF_PROSE, _INLINE_CODE, _MATH):
         text = blank(text, pattern)
     return text

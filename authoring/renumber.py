@@ -48,7 +48,6 @@ class RenumberedFiles:
 
 
 def renumbered(root: Path = ROOT) -> RenumberedFiles:
-    """What has to change so that every number follows from the list."""
     folder = root / "course_utils" / "lessons"
     lessons = {slug: read_lesson(folder / slug / "lesson.yml") for slug in lesson_order.slugs(folder / "order.yml")}
     notebooks = _notebooks(root / "notebooks", lessons)
@@ -120,7 +119,6 @@ def apply(found: RenumberedFiles) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Renumber, or with ``--check`` only say what would change. Returns the exit status."""
     try:
         found = renumbered()
     except (OSError, OrderError, LessonFileError) as error:

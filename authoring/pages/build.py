@@ -33,7 +33,6 @@ GENERATED = BOOK / "_generated"
 
 
 def check(lessons: Sequence[LessonFile], judged: Sequence[JudgedClaim]) -> None:
-    """Raise where the book would show what the records do not bear out."""
     if faults := claims.faults(judged):
         raise BookError("\n  ".join(["the ledger and the records part; correct each lesson.yml:", *faults]))
     if out_of_date := stale(lessons, judged):
@@ -61,7 +60,6 @@ def own_program_parts(can_run: bool) -> dict[str, str]:
 
 
 def build(output: Path, fresh: bool = False) -> Path:
-    """Build the book below ``output/_build``, and return the page to open."""
     html = output / "_build" / "html"
     lessons = load_lessons()
     check(lessons, claims.judge_all(lessons))

@@ -9,13 +9,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-import platform
+import re
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import distributions, version
 from pathlib import Path
 from typing import NamedTuple, NewType
 
@@ -110,22 +110,19 @@ class Ended(NamedTuple):
 
     @property
     def how(self) -> str:
-        """In one line: ``works``, ``warns X: ...`` or ``raises X: ...``."""
-        return self.notes[0] if self.notes else "works"
+        """In a sentence: ``works``, ``warns X: ...`` or ``raises X: ...``; what may follow differs between machines."""
+        return re.split(r"(?<=[.!?]) ", self.notes[0])[0] if self.notes else "works"
 
 
 @functools.cache
 def _versions() -> str:
     """What may change how a call ends."""
-    named = [f"Python {platform.python_version()}"]
-    for package in ("torch", "lightning", "numpy"):
-        with contextlib.suppress(PackageNotFoundError):
-            named.append(f"{package} {version(package)}")
-    return ", ".join(named)
+    packages = ("torch", "lightning", "numpy")
+    return str([sys.version, *(each.version for name in packages for each in distributions(name=name))])
 
 
 def outcomes_of(calls: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Run calls, each once and all together in one process, and say by name how each ended, in one line."""
+    """How calls end, by their names, each in one line."""
     calls = dict(calls)
     return dict(zip(calls, (ended.how for ended in run([*calls.values()])), strict=True))
 

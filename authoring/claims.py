@@ -29,8 +29,6 @@ class OtherDeviceError(EvidenceError):
 
 @dataclass(frozen=True)
 class MachineEvidence:
-    """What a verdict rests on of one machine."""
-
     machine: str
     caption: str
     lesson: str  # whose record it is

@@ -49,5 +49,4 @@ def excerpt(markdown: str) -> str:
 
 
 def opening(markdown: str) -> str:
-    """The text of a lesson's first cell before what a reader needs."""
     return re.split(r"^\*\*You need", markdown, maxsplit=1, flags=re.MULTILINE)[0].strip()

@@ -41,7 +41,6 @@ def tags_of(cell: dict[str, Any]) -> list[str]:
 
 
 def demo_notebook(lesson: Lesson) -> dict[str, Any]:
-    """The five-minute path of a lesson as a notebook that runs alone."""
     cells = read_notebook(lesson.path)["cells"]
     if not any("demo" in tags_of(cell) for cell in cells):
         raise LessonError(f"{lesson.name} has no five-minute path: tag its cells demo (CONTRIBUTING.md says which).")

@@ -1,13 +1,8 @@
 """Plain expressions over records: figures in texts, and the condition that a claim's verdict rests on.
 
 An expression is Python, evaluated as it stands: it is our own text, so nothing guards it. ``recorded(experiment,
-machine)`` gives a result as the lesson's ``recorded`` does, and the machine may be the beginning of its name::
-
-    recorded("pinned_memory/copy", "nvidia-h200")[262144]["pinned"].median_s
-    ms(recorded("pinned_memory/copy", "nvidia-h200")[262144]["pinned"].median_s)
-
-A figure in a text is written by one of `FORMATS`: ``us(seconds)``, ``ms(seconds)``, ``percent(ratio)``, ``mib(bytes)``,
-``gib(bytes)`` or ``times(ratio)``.
+machine)`` gives a result as the lesson's ``recorded`` does, and the machine may be the beginning of its name. A figure
+in a text is written by one of `FORMATS`: ``ms(recorded("pinned_memory/copy", "nvidia-h200")[4]["pinned"].median_s)``.
 """
 
 from __future__ import annotations
@@ -84,15 +79,12 @@ def in_words(value: Any, unit: str | None = None) -> str:
 
 
 class RecordedExperiment(NamedTuple):
-    """An experiment as a machine has recorded it."""
-
     record: store.LessonRecord
     result: Any
     is_of_other_code: bool  # than the notebook has now
 
 
 def recorded_experiment(name: str, machine: str, root: Path | None = None) -> RecordedExperiment:
-    """An experiment as one machine has recorded it; ``root`` is where reference records are."""
     root = root or store.reference_root()
     lesson = name.partition("/")[0]
     known = store.machines(root)
@@ -168,7 +160,6 @@ def _is_recorded(node: ast.AST) -> bool:
 
 
 def experiments_in(expression: str) -> tuple[str, ...]:
-    """The experiments that an expression reads, each once."""
     calls = [node for node in ast.walk(_read(expression)) if _is_recorded(node)]
     for call in calls:
         if len(call.args) + len(call.keywords) != 2:
@@ -180,7 +171,6 @@ def experiments_in(expression: str) -> tuple[str, ...]:
 
 
 def machines_in(expression: str) -> set[str]:
-    """The machines that an expression names, as it writes them."""
     calls = [node for node in ast.walk(_read(expression)) if _is_recorded(node)]
     return {ast.unparse([*call.args, *(keyword.value for keyword in call.keywords)][-1]) for call in calls}
 

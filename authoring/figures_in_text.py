@@ -1,17 +1,7 @@
 """Figures in texts: filled from records, and checked against them.
 
-In README.md, the book's pages and the Markdown cells of lessons, a figure stands between two comments, which no reader
-sees::
-
-    A copy takes <!--= ms(recorded("pinned_memory/copy", "MACHINE")[4]["pinned"].median_s) -->...<!--/-->.
-
-The first comment says where the figure comes from: plain Python over records and published rows
-(:mod:`authoring.expressions`).
-
-``claim T8`` gives a verdict of the claims ledger, such as "No" or "Half, by others", and ``time pinned_memory`` the
-minutes that a lesson takes. ``published pinned_memory``, on a line of its own, gives what others published, as whole
-paragraphs.
-
+``<!--= WHAT -->...<!--/-->`` holds one: WHAT is an expression (:mod:`authoring.expressions`), ``claim T8`` for a
+verdict, ``time pinned_memory`` for a lesson's minutes, or ``published pinned_memory`` for what others published.
 ``make refresh`` fills in what stands between the comments, and a build of the book says what is out of date.
 """
 
@@ -53,7 +43,6 @@ def reading_minutes(texts: Iterable[str]) -> float:
 
 
 def running_minutes(lesson: Lesson, records: Path | None = None) -> float:
-    """How long all cells of a lesson run on the slowest machine that has recorded it."""
     runs = store.records_of(lesson.slug, records or store.reference_root())
     if not runs:
         advice = f"Run {typed(f'record {lesson.slug} --reference')}."
@@ -93,7 +82,6 @@ def figure(what: str, records: Path | None = None) -> str:
 
 
 def _rows(slug: str, rows: Sequence[str]) -> str:
-    """The paragraphs of ``published SLUG ROW ROW``."""
     known = {row.id: row for lesson in load_lessons() for row in lesson.published if lesson.slug == slug}
     if unknown := [row for row in rows if row not in known]:
         raise EvidenceError(f"{slug}/lesson.yml has no published row {unknown[0]!r}; it has: {', '.join(known)}.")
@@ -129,7 +117,6 @@ def fill(text: str, records: Path | None = None) -> tuple[str, list[_Fault]]:
 
 
 def _misplaced(text: str) -> list[_Fault]:
-    """Where the comments of a marker do not make one, or would show."""
     whole = {place for marker in markers(text) for place in (marker.start(), marker.end("text"))}
     halves = [match.start() for match in _COMMENT_OF_A_MARKER.finditer(text) if match.start() not in whole]
     advice = "half a marker, or one in code. Outside of code, it is written <!--= what -->figure<!--/-->."

@@ -61,7 +61,6 @@ def answer_text(lesson: LessonFile, lessons: Sequence[LessonFile], root: str) ->
 
 
 def answer_of(slug: str, root: str) -> AnswerText:
-    """The answer of the lesson that is called so; see `answer_text`."""
     lessons = load_lessons()
     return answer_text(next(lesson for lesson in lessons if lesson.slug == slug), lessons, root)
 

@@ -34,8 +34,6 @@ _LINK = re.compile(
 
 @dataclass(frozen=True)
 class Passage:
-    """A page, or a Markdown cell of a notebook."""
-
     file: str  # its path from the root of the repository, with slashes
     cell: int | None  # its number among all cells, from 1; None for a page
     text: str
@@ -67,26 +65,19 @@ def blank(text: str, pattern: re.Pattern[str]) -> str:
 
 
 def code_blanked(text: str) -> str:
-    """The text with code and formulas blanked."""
     for pattern in (_FENCED, _FENCE_OF_PROSE, _INLINE_CODE, _MATH):
         text = blank(text, pattern)
     return text
 
 
-def prose_only(text: str, links: bool = False) -> str:
-    """The text with code, formulas, comments, generated parts and (unless they stay) links blanked."""
+def prose_only(text: str) -> str:
+    """The text with code, formulas, comments, generated parts and links blanked."""
     # Comments first: an expression in one may hold a backtick.
-    text = code_blanked(blank(blank(text, _GENERATED), _COMMENT))
-    return text if links else blank(text, _LINK)
+    return blank(code_blanked(blank(blank(text, _GENERATED), _COMMENT)), _LINK)
 
 
 def one_line(text: str) -> str:
     return " ".join(text.split())
-
-
-def sentences(text: str) -> list[str]:
-    """The sentences of a text, each on one line. A row of a table counts as one."""
-    return [one_line(each) for each in re.split(r"(?<=[.!?])\s+(?=[A-Z*`\[<])|\n\n|\n(?=[|#-])", text) if each.strip()]
 
 
 def sentence_at(text: str, position: int) -> str:

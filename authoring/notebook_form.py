@@ -35,14 +35,9 @@ _OF_THIS_MACHINE = re.compile(
 def tidied(notebook: dict[str, Any], file_name: str) -> tuple[dict[str, Any], list[str]]:
     """A notebook in its form, and one message, with ``file_name``, for each thing that a person has to mend.
 
-    Code cells tagged ``experiment`` have no output and no execution count, and nbval ignores what they show; only the
-    question for a prediction stands there, for the book (see `authoring.predictions`). Cells tagged ``stable`` keep
-    their outputs. All other code cells have none, but an execution count: nbval compares nothing
-    at all in a cell without one, so that a cell that prints would pass, and fails one that has outputs without it.
-    No output holds the course's style or scripts: see `course_utils.show.page`.
-
-    The folded cell of an exercise is its solution: its first line, which shows, is ``# Solution``, and its output is
-    folded until somebody runs it.
+    Code cells tagged ``experiment`` have no output and no execution count, and nbval ignores what they show; only a
+    question for a prediction has one, for the book. Cells tagged ``stable`` keep their outputs. All others have an
+    execution count alone: nbval compares nothing in a cell without one, so that a cell that prints would pass.
     """
     cells: list[dict[str, Any]] = []
     problems: list[str] = []
@@ -149,7 +144,6 @@ def _clean_output(output: dict[str, Any], execution_count: int) -> dict[str, Any
 
 
 def _refused_outputs(outputs: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """Why these cannot be the stored outputs of a stable cell."""
     if not outputs:
         yield "a stable cell without output. Run: python -m authoring.notebook_form --execute"
     for output in outputs:

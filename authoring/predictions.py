@@ -50,14 +50,11 @@ def prediction_of(lesson: Lesson) -> Prediction:
 
 
 class RecordedAnswer(NamedTuple):
-    """The answer to a prediction as a machine has recorded it."""
-
     value: Any
     rests_on: tuple[RecordedExperiment, ...]
 
     @property
     def result(self) -> Result:
-        """The result that it is said to come from."""
         return expressions.newest_result(self.rests_on)
 
     def words(self, prediction: Prediction) -> str:
@@ -68,7 +65,6 @@ class RecordedAnswer(NamedTuple):
 
 
 def recorded_answer(slug: str) -> RecordedAnswer | None:
-    """The answer that a lesson expects; None where its record is not there."""
     expected = read_lesson(store.package_root() / "lessons" / slug / "lesson.yml").expect
     try:
         value, rests_on = expressions.evaluate(expected or "None")

@@ -95,7 +95,6 @@ class PublishedNumber:
 
     @property
     def printed(self) -> float | Quantity:
-        """A number that the source prints, in its unit."""
         unit, factor = _ENDINGS.get(self.name.rpartition("_")[2], ("", 1.0))
         if self.unit or unit:
             return Quantity(self.value * factor, self.unit or unit, self.low, self.high)
@@ -133,12 +132,10 @@ class PublishedRow:
 
     @property
     def values(self) -> dict[str, float]:
-        """The named numbers as the source prints them, without their units."""
         return {each.name: each.value for each in self.numbers if each.name}
 
     @cached_property
     def names(self) -> dict[str, Any]:
-        """What an expression over the row may use."""
         return {each.name: each.printed for each in self.numbers if each.name}
 
     def evaluate(self, expression: str) -> Any:
@@ -149,7 +146,6 @@ class PublishedRow:
             raise EvidenceError(f"{self.lesson}/lesson.yml, published {self.id}: {error}") from error
 
     def worked_out(self, number: PublishedNumber) -> Any:
-        """A number with its unit."""
         if not isinstance(number.value, str):
             return number.printed
         value = self.evaluate(number.value)
@@ -164,7 +160,6 @@ class PublishedRow:
 
     @property
     def shown(self) -> tuple[tuple[str, str], ...]:
-        """Labels and words of what readers see."""
         return tuple((each.label, in_words(self.worked_out(each))) for each in self.numbers if each.label)
 
 
@@ -178,7 +173,6 @@ class RowSays:
 
     @property
     def holds(self) -> bool:
-        """Whether the row's numbers bear it out."""
         holds = self.row.evaluate(self.condition)
         if not isinstance(holds, bool):
             raise EvidenceError(f"published {self.row.id}: {self.condition!r} is {holds!r}, and not true or false.")

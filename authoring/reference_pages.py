@@ -21,7 +21,6 @@ def reference_pages(root: Path = _ROOT) -> list[Path]:
 
 
 def code_blocks(page: Path) -> list[str]:
-    """The blocks of Python on a page that are to run."""
     blocks = []
     for block in _BLOCK.finditer(page.read_text(encoding="utf-8")):
         mark, _, reason = block["mark"].strip().partition(" ")

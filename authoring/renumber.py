@@ -11,9 +11,8 @@ from __future__ import annotations
 import itertools
 import json
 import re
-import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -40,10 +39,6 @@ _OF_ITSELF = re.compile(r'(?P<before>"# |<a id=\\"|\]\(#)\d\d(?= · |-)')
 _NEXT = re.compile(r'(?<="Next: )\[[^\]]*\]\(\d\d_(?P<slug>\w+)\.ipynb\)(?:\\.|[^"\\])*?(?=(?:\\n)?")')
 
 
-class RenumberError(ValueError):
-    """The list, the lessons' folders, the notebooks and the texts do not fit each other: the message says how."""
-
-
 @dataclass
 class RenumberedFiles:
     """Notebooks that get another name, and what files have to hold, both by the path that they have now."""
@@ -51,15 +46,8 @@ class RenumberedFiles:
     renamed: dict[Path, Path] = field(default_factory=dict)
     written: dict[Path, str] = field(default_factory=dict)
 
-    def lines(self, root: Path) -> Iterator[str]:
-        """A line for each file."""
-        for path in sorted({*self.renamed, *self.written}):
-            to = f" -> {self.renamed[path].name}" if path in self.renamed else ""
-            yield f"{path.relative_to(root).as_posix()}{to}"
-
 
 def renumbered(root: Path = ROOT) -> RenumberedFiles:
-    """What has to change so that every number follows from the list."""
     folder = root / "course_utils" / "lessons"
     lessons = {slug: read_lesson(folder / slug / "lesson.yml") for slug in lesson_order.slugs(folder / "order.yml")}
     notebooks = _notebooks(root / "notebooks", lessons)
@@ -82,12 +70,11 @@ def renumbered(root: Path = ROOT) -> RenumberedFiles:
 
 
 def _notebooks(folder: Path, lessons: Mapping[str, LessonFile]) -> dict[Path, str]:
-    """The lesson of each notebook; it is called NN_slug.ipynb, or slug.ipynb where it is new."""
     found: dict[Path, str] = {}
     for path in sorted(folder.glob("*.ipynb")):
         match = _NAME.fullmatch(path.stem)
         if match is None or match["slug"] not in lessons or match["slug"] in found.values():
-            raise RenumberError(
+            raise LessonFileError(
                 f"{path.name} is no lesson of order.yml, or a second notebook of one: correct its name or the list."
             )
         found[path] = match["slug"]
@@ -107,7 +94,9 @@ def _rewritten(text: str, of: Mapping[str, str], new: Mapping[str, str], where: 
 
     def moved(match: re.Match[str]) -> str:
         if match[0] not in new:
-            raise RenumberError(f"{where} mentions lesson {match[0]}, and no notebook has this number: mend the text.")
+            raise LessonFileError(
+                f"{where} mentions lesson {match[0]}, and no notebook has this number: mend the text."
+            )
         return new[match[0]]
 
     return _MENTION.sub(mention, text)
@@ -123,23 +112,20 @@ def _leads_on(line: re.Match[str], following: LessonFile | None) -> str:
 
 
 def apply(found: RenumberedFiles) -> None:
-    """Write the texts and rename the notebooks, through git where it knows them."""
     for path, text in found.written.items():
         write_whole(path, text)
     for old, new in found.renamed.items():
-        moved = subprocess.run(["git", "mv", old.name, new.name], cwd=old.parent, capture_output=True, check=False)
-        if moved.returncode:
-            old.rename(new)
+        old.rename(new)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Renumber, or with ``--check`` only say what would change. Returns the exit status."""
     try:
         found = renumbered()
-    except (OSError, RenumberError, OrderError, LessonFileError) as error:
+    except (OSError, OrderError, LessonFileError) as error:
         print(f"renumber: {error}", file=sys.stderr)
         return 1
-    lines = [*found.lines(ROOT)]
+    lines = [path.relative_to(ROOT).as_posix() for path in found.written]
+    lines += [f"{old.relative_to(ROOT).as_posix()} -> {new.name}" for old, new in found.renamed.items()]
     if "--check" in arguments:
         if lines:
             advice = "Numbers that lessons/order.yml does not give; run `make renumber`:"

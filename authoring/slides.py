@@ -1,9 +1,8 @@
 """Slides of a lesson: one HTML page that needs no network, made from the same notebook by nbconvert.
 
-A cell tagged ``slide`` or ``subslide`` makes a slide of each of its headings: the heading, a sentence or two, and
-the picture. The rest of the text is the speaker's notes. The picture is what the next stable cell shows: the
-one right after the text, or the record right under a live experiment; nothing is run. Without one, the code is shown.
-What is too tall gets smaller: ``slides.js``.
+A cell tagged ``slide`` or ``subslide`` makes a slide of each of its headings: the heading, a sentence or two, and what
+the next stable cell shows, or else its code. The rest of the text is the speaker's notes. ``slides.js`` shrinks what is
+too tall.
 """
 
 from __future__ import annotations

@@ -83,7 +83,6 @@ def wrong_turns(lesson: Lesson) -> list[Exercise]:
 
 
 def presenter_notes(lesson: Lesson) -> str:
-    """Markdown for whoever gives the five-minute path: how long it takes, what to expect, where people go wrong."""
     expected = recorded_answer(lesson.slug)
     return rendered(
         "presenter_notes.md",

@@ -25,8 +25,7 @@ from authoring.pages.readme import README, TOC
 from authoring.pages.refresh import PROBLEMS, stale
 from authoring.rendering import rendered
 from authoring.slides import write_slides
-from course_utils.lesson_notebooks import experiments, find_lessons, needs
-from course_utils.results import store
+from course_utils.lesson_notebooks import find_lessons
 from own_program import file_reader
 from own_program.page import pack
 
@@ -34,16 +33,6 @@ GENERATED = BOOK / "_generated"
 
 
 def check(lessons: Sequence[LessonFile], judged: Sequence[JudgedClaim]) -> None:
-    """Raise where the book would show what the records do not bear out."""
-    paths = store.reference_root().glob("*/*.json")
-    recorded = {name for path in paths for name in store.load_lesson(path).experiments}
-    for lesson in find_lessons():
-        # What needs a special machine may wait for one; the rest anybody can record.
-        if gone := [name for name in experiments(lesson) if name not in recorded and name not in needs(lesson)]:
-            raise BookError(
-                f"no machine has a record of {', '.join(gone)}, which {lesson.path.name} shows: restore it from git, "
-                f'or run `make record ARGS="{lesson.name} --reference"`'
-            )
     if faults := claims.faults(judged):
         raise BookError("\n  ".join(["the ledger and the records part; correct each lesson.yml:", *faults]))
     if out_of_date := stale(lessons, judged):
@@ -71,7 +60,6 @@ def own_program_parts(can_run: bool) -> dict[str, str]:
 
 
 def build(output: Path, fresh: bool = False) -> Path:
-    """Build the book below ``output/_build``, and return the page to open."""
     html = output / "_build" / "html"
     lessons = load_lessons()
     check(lessons, claims.judge_all(lessons))

@@ -71,13 +71,11 @@ def _worked_by(result: Result) -> str:
 
 
 def _of_others(hardware: str) -> str:
-    """The same for a published row, of whose hardware the first words will do."""
     named = re.split(r"[;,(]| of | with | by ", hardware)[0].strip()
     return f"others: {named}" if re.search(r"\d", named) else "others"
 
 
 def evidence_pages(judged: Sequence[JudgedClaim], lessons: Sequence[LessonFile]) -> dict[Path, str]:
-    """The reference pages that hold evidence, and what they have to contain."""
     pages = {}
     for lesson in lessons:
         if own := [each for each in judged if each.claim.lesson == lesson.slug]:

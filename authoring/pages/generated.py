@@ -26,7 +26,6 @@ def write(path: Path, content: str | bytes) -> bool:
 
 
 def holds(path: Path, content: str | bytes) -> bool:
-    """Whether a file is there, with this content."""
     return path.is_file() and path.read_bytes() == (content.encode("utf-8") if isinstance(content, str) else content)
 
 

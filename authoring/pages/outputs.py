@@ -22,7 +22,6 @@ from course_utils.show import page
 
 
 def _bundles(document: nodes.document) -> Iterator[nodes.Element]:
-    """The outputs of a page, each in all its forms."""
     return document.findall(lambda node: getattr(node, "get", {}.get)("nb_element") == "mime_bundle")
 
 

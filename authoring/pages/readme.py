@@ -40,7 +40,6 @@ def card_text() -> str:
 
 
 def use_when_page(lessons: Iterable[LessonFile]) -> str:
-    """A symptom, and what to try, for each lesson that is built."""
     return page("what_to_use_when.md", lessons=[lesson for lesson in lessons if lesson.built])
 
 
@@ -50,5 +49,4 @@ def _by_part(lessons: Iterable[LessonFile]) -> list[tuple[str, list[LessonFile]]
 
 
 def table_of_contents(lessons: Sequence[LessonFile]) -> str:
-    """What ``_toc.yml`` has to contain: our own pages, and the lessons that are built."""
     return page("_toc.yml", parts=_by_part(lessons), references=[path.stem for path in reference_pages(ROOT)])

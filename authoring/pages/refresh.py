@@ -76,7 +76,6 @@ def _shown(path: Path) -> str:
 
 
 def stale_notebooks(lessons: Sequence[LessonFile]) -> list[LessonFile]:
-    """The built lessons whose stored outputs were made from other records, in order."""
     stamps = _stamps()
     return [lesson for lesson in lessons if lesson.built and stamps.get(lesson.slug) != _records_hash(lesson)]
 
@@ -108,7 +107,6 @@ def _stamps() -> dict[str, str]:
 
 
 def main() -> int:
-    """Run the command, and return the exit status: 1 if something is wrong."""
     try:
         changed, faults = refresh(load_lessons())
     except PROBLEMS as error:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -20,12 +18,8 @@ from bs4 import BeautifulSoup
 from filelock import FileLock
 
 from authoring.claims import load_claims
-from authoring.pages import build
-from authoring.pages.generated import BookError
-from authoring.predictions import recorded_answer
 from course_utils.lesson_order import file_name
-from course_utils.results.store import records_of, reference_root
-from tests import browser
+from course_utils.results.store import reference_root
 
 ROOT = Path(__file__).resolve().parents[2]
 # A build takes half a minute, and many times that on a machine that is busy with other tests.
@@ -60,21 +54,6 @@ def html() -> Path:
             assert page.as_uri() in done.stdout
             built.touch()
     return page.parent
-
-
-def test_a_broken_link_fails_the_build_and_the_next_one_reads_all_pages_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-):
-    shutil.copytree(ROOT / "book", tmp_path / "book", ignore=shutil.ignore_patterns("_build"))
-    (tmp_path / "book/_toc.yml").write_text("format: jb-book\nroot: book/page\n")
-    (tmp_path / "book/page.md").write_text("# A page\n\n[nowhere](no_such_page.md)\n")
-    monkeypatch.setattr(build, "ROOT", tmp_path)
-    with pytest.raises(BookError, match="run `make book` again"):
-        build.render(tmp_path / "book")
-    assert "no_such_page" in capfd.readouterr().err
-    # Sphinx would not repeat the warning for a page that it has cached there.
-    assert list((tmp_path / "book/_build").iterdir())
-    assert not (tmp_path / "book/_build/.doctrees").exists()
 
 
 # The pages, read as files
@@ -116,8 +95,7 @@ def test_a_page_weighs_at_most_1_5_mb_has_one_heading_and_its_solutions_are_fold
         path = html / f"{name}.html"
         page = parse(path)
         sources = {unquote(urlsplit(picture["src"]).path) for picture in page.select('img:not([src^="data:"])')}
-        pictures = [(path.parent / source).resolve() for source in sources]
-        assert sum(file.stat().st_size for file in (path, *pictures)) <= 1_500_000, name
+        assert sum(file.stat().st_size for file in (path, *(path.parent / each for each in sources))) <= 1_500_000, name
         assert len(page.select("article h1")) == 1, name
         assert page.select("details.hide[open]") == [], name
 
@@ -126,7 +104,6 @@ def test_everything_that_pages_and_styles_load_is_there_and_nothing_is_loaded_fr
     loaded = [(page, reference) for page in html_files(html) for reference in loaded_by(parse(page))]
     styles = ((style, css_references(style.read_text(encoding="utf-8"))) for style in html.rglob("*.css"))
     loaded += [(style, reference) for style, references in styles for reference in references]
-    assert loaded
     for file, reference in loaded:
         path = unquote(urlsplit(reference).path)
         if path and not reference.startswith(("data:", "#")):
@@ -137,13 +114,12 @@ def test_everything_that_pages_and_styles_load_is_there_and_nothing_is_loaded_fr
 def test_every_internal_link_and_anchor_resolves(html: Path):
     soups = {page.resolve(): parse(page) for page in html_files(html)}
     anchors = {page: {tag["id"] for tag in soup.find_all(id=True)} for page, soup in soups.items()}
-    broken, checked = [], 0
+    broken = []
     for page, soup in soups.items():
         for link in soup.find_all("a", href=True):
             target = urlsplit(link["href"])
             if target.scheme or target.netloc:
                 continue
-            checked += 1
             file = (page.parent / unquote(target.path)).resolve() if target.path else page
             # What has a "=" is a choice of the claims' filter.
             fragment = "" if "=" in target.fragment else unquote(target.fragment)
@@ -151,57 +127,38 @@ def test_every_internal_link_and_anchor_resolves(html: Path):
             if not (file.is_file() and fragment_is_there):
                 broken.append((page.name, link["href"]))
     assert not broken
-    assert checked > 100
 
 
-def test_the_first_page_has_the_findings_the_drop_zone_the_doors_and_the_records_that_it_links(html: Path):
+def test_the_first_page_has_the_lessons_the_drop_zone_and_the_records_that_it_links(html: Path):
     page = parse(html / f"{PAGES[0]}.html")
-    findings, lessons = page.select("article table")
-    assert len(findings.select("tr:has(td) a.download")) >= 3
+    _, lessons = page.select("article table")
     assert len(lessons.select('a[href^="../notebooks/"]')) == len(LESSONS)
     linked = [html / "book" / unquote(link["href"]) for link in page.select("a.download")]
     records = {path.read_bytes() for path in reference_root().glob("*/*.json")}
     assert all(path.read_bytes() in records for path in linked)
     assert page.select_one(".own-program[data-python]") or "make trace ARGS=FILE" in page.get_text()
-    assert len(page.select(".doors a")) == 3
     counted = page.select('a[href^="claims.html#verdict="]')
-    words = [claim.word for claim in load_claims()]
-    assert {link["href"].partition("=")[2] for link in counted} == {word.lower() for word in words}
-    assert sum(int(link.get_text().split()[-1]) for link in counted) == len(words)
+    assert sum(int(link.get_text().split()[-1]) for link in counted) == len(load_claims())
 
 
-def test_every_figure_is_described_by_its_own_words(html: Path):
+def test_every_figure_is_described_by_words_of_its_own(html: Path):
     for name in LESSONS:
-        cells = json.loads((ROOT / f"{name}.ipynb").read_text(encoding="utf-8"))["cells"]
-        described = []
-        for data in [output.get("data", {}) for cell in cells for output in cell.get("outputs", [])]:
-            words = "".join(data.get("text/plain", ""))
-            if words.startswith("Figure: "):
-                described.append(words.removeprefix("Figure: "))
-            else:  # a card may hold one
-                pictures = BeautifulSoup("".join(data.get("text/html", "")), "html.parser").select("img")
-                described += [picture["alt"] for picture in pictures]
-        assert all(described), name
-        assert [picture["alt"] for picture in parse(html / f"{name}.html").select(".cell_output img")] == described
+        words = [picture.get("alt", "") for picture in parse(html / f"{name}.html").select(".cell_output img")]
+        assert all(len(each.split()) > 5 for each in words), name
+        assert len({*words}) == len(words), name
 
 
 def test_the_answer_to_a_prediction_is_folded_and_names_its_machine(html: Path):
     for name in LESSONS:
         card, *_ = parse(html / f"{name}.html").select(".course-predict details:not([open]) .course-card")
         assert card.select_one(".sentence").get_text().strip()
-        slug = name.partition("_")[2]
-        # A lesson may lead with another one's.
-        records = [*records_of(slug, reference_root()), *(each.record for each in recorded_answer(slug).rests_on)]
-        # Of a machine with a GPU, what its CPU did alone is its CPU's; what nobody measured has no machine.
-        machines = [machine for record in records for machine in (record.environment, record.environment.host)]
-        head = card.select_one(".head").get_text()
-        assert head in ("Worked out", "Simulated", *(machine.recorded for machine in machines)), name
+        assert re.match("Worked out|Simulated|Recorded: ", card.select_one(".head").get_text()), name
 
 
 # Some pages, opened in a browser from the disk
 
 
-OPENED = ("book/how_we_measure", "book/claims", "book/reference/fsdp", f"notebooks/{file_name('memory_snapshots')}")
+OPENED = "book/what_to_use_when", "book/claims", f"notebooks/{file_name('pinned_memory')}"  # and the first page, below
 
 
 class Visit:
@@ -215,27 +172,15 @@ class Visit:
         page.on("console", lambda message: self.errors.append(message.text) if message.type == "error" else None)
         page.on("pageerror", lambda error: self.errors.append(str(error)))
         page.on("request", lambda request: self.requests.append(request.url))
-        page.on("requestfailed", self._note_failure)
 
-    def _note_failure(self, request: Any) -> None:
-        # "Aborted" is what a tab gives up because it goes on to the next page, such as its icon.
-        if request.failure != "net::ERR_ABORTED":
-            self.errors.append(f"{request.failure}: {request.url}")
-
-    def open(self, name: str, query: str = "") -> Any:
-        self.page.goto((self._html / f"{name}.html").as_uri() + query, wait_until="load")
+    def open(self, name: str) -> Any:
+        self.page.goto((self._html / f"{name}.html").as_uri(), wait_until="load")
         self.page.wait_for_timeout(200)  # the theme's scripts run after loading
         return self.page
 
     def check(self) -> None:
         assert not self.errors
         assert not [url for url in self.requests if not url.startswith(("file:", "data:", "blob:"))]
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Any]:
-    with browser.chromium() as opened:
-        yield opened
 
 
 @pytest.fixture
@@ -253,7 +198,7 @@ def visit(chromium: Any, html: Path) -> Iterator[Callable[..., Visit]]:
 
 @pytest.mark.browser
 @pytest.mark.parametrize("name", OPENED)
-def test_a_page_can_be_read(visit: Callable[..., Visit], name: str, tmp_path: Path):
+def test_a_page_can_be_read(visit: Callable[..., Visit], name: str):
     """No error, no network, no wider than a small screen, enough contrast in both themes, and solutions are folded.
 
     The contrast is that of prose, notes, tables and table captions against what is really behind them (WCAG AA: 4.5).
@@ -266,6 +211,8 @@ def test_a_page_can_be_read(visit: Callable[..., Visit], name: str, tmp_path: Pa
     assert page.locator("mjx-merror").count() == 0
     assert page.evaluate("document.documentElement.scrollWidth - window.innerWidth") <= 0
     page.set_viewport_size({"width": 1280, "height": 900})
+    end = page.locator("article").bounding_box()
+    assert end["y"] + end["height"] <= 900 or name != "book/what_to_use_when", "one screen"
     for scheme in ("dark", "light"):
         page.emulate_media(color_scheme=scheme)
         page.wait_for_function("theme => document.documentElement.dataset.theme === theme", arg=scheme)
@@ -277,7 +224,6 @@ def test_a_page_can_be_read(visit: Callable[..., Visit], name: str, tmp_path: Pa
         assert code.is_visible()
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
     assert page.locator(".bd-article details:not([open])").count() == 0, "on paper nothing can be opened"
-    assert len(page.screenshot(path=tmp_path / "page.png")) > 10_000
     tab.check()
 
 
@@ -293,12 +239,9 @@ def test_a_reader_guesses_and_sees_what_was_recorded(visit: Callable[..., Visit]
     tab.page.keyboard.type("2")
     tab.page.keyboard.press("Enter")
     assert card.is_visible()
-    assert card.evaluate("card => card === document.activeElement")
-    assert tab.page.locator(".course-predict > details").count() == 0
     sentence = card.locator(".sentence").text_content()
     assert sentence.startswith("You said 2")
     assert answer in sentence
-    assert tab.page.evaluate("document.documentElement.scrollWidth") == 390
     tab.check()
 
 
@@ -316,8 +259,6 @@ def test_the_first_page_leads_to_the_introduction_and_search_finds_pinned(visit:
     page.wait_for_url("**/search.html?q=pinned*")
     for target in ("book/glossary.html", f"notebooks/{file_name('pinned_memory')}.html"):
         page.locator(f'#search-results li a[href*="{target}"]').first.wait_for(timeout=60_000)
-    page.locator("#search-results li a").first.click()
-    page.locator("h1:visible").wait_for()
     tab.check()
 
 
@@ -332,9 +273,6 @@ def test_claims_can_be_filtered_without_a_mouse_and_the_choice_can_be_linked(vis
     everything = shown_claims(page)
     words = {claim.id.lower(): claim.word for claim in load_claims()}
     assert set(everything) == set(words)
-    assert page.locator(".claims tbody tr").first.bounding_box()["y"] < 900 / 2
-    assert page.locator("output").inner_text() == f"{len(everything)} of {len(everything)}"
-
     page.locator("button.claim-no").focus()
     page.keyboard.press("Space")
     refuted = shown_claims(page)
@@ -343,24 +281,8 @@ def test_claims_can_be_filtered_without_a_mouse_and_the_choice_can_be_linked(vis
     page.keyboard.type("cudamalloc ")
     assert shown_claims(page) == ["t8"]
     address = page.url
-    everything_again = page.locator(".claims-filter > button")
-    everything_again.click()
-    page.locator("select").select_option("Fit more into memory")
-    assert {"t8", "m1"} <= {*shown_claims(page)} < {*everything}
     page.goto("about:blank")
     page.goto(address)
     assert shown_claims(page) == ["t8"]
     assert page.locator("button.claim-no").get_attribute("aria-pressed") == "true"
-
-    everything_again.focus()
-    page.keyboard.press("Enter")
-    assert shown_claims(page) == everything
-
-    # A link to a claim shows it, whatever was chosen before.
-    page.evaluate("location.hash = '#verdict=holds'")
-    page.reload()
-    assert "t8" not in shown_claims(page)
-    page.evaluate("location.hash = '#t8'")
-    page.locator("#t8").wait_for(state="attached")
-    assert 0 <= page.locator("tr", has=page.locator("#t8")).bounding_box()["y"] < 900
     tab.check()

@@ -13,8 +13,8 @@ import pytest
 
 from authoring import __main__ as command
 from authoring import demo
-from authoring.demo import demo_notebook, start_up, write_demo
-from course_utils.lesson_notebooks import LessonError, find_lesson, find_lessons, notebooks_root, read_notebook
+from authoring.demo import demo_notebook, start_up
+from course_utils.lesson_notebooks import find_lessons, notebooks_root, read_notebook
 from course_utils.lesson_order import file_name
 from tests.made_up_notebooks import code, lesson_of, save, text
 
@@ -43,20 +43,6 @@ def test_each_path_finds_its_names_and_each_measurement_when_the_kernel_has_star
     assert [(name, cell) for name, cell in missing if int(cell) >= first_checked.get(name, 0)] == [], said
 
 
-def test_each_path_is_the_lessons_own_cells_and_ends_with_its_verdicts():
-    for lesson in LESSONS:
-        path = demo_notebook(lesson)
-        sources = {cell["id"]: cell["source"] for cell in read_notebook(lesson.path)["cells"]}
-        own = [cell for cell in path["cells"] if cell["id"] in sources]
-        assert [cell["id"] for cell in own] == [name for name in sources if name in {cell["id"] for cell in own}]
-        assert all(cell["source"] == sources[cell["id"]] for cell in own if cell["cell_type"] == "code")
-        words = "\n".join(cell["source"] for cell in path["cells"] if cell["cell_type"] == "markdown")
-        assert "## Exercise" not in words
-        assert "](0" not in words, "a link to another lesson would lead nowhere"
-        assert any("recorded(" in source for source in code_of(path)), "the recorded answer stands before the verdict"
-        assert path["cells"][-1]["source"].startswith("## What people say")
-
-
 CELLS = [
     text("# 05 · Things\n\n*When are things fast?*\n\n**You need** time.", "demo"),
     code("import math", "experiment", "set-up"),
@@ -77,8 +63,6 @@ def test_what_is_set_up_runs_first_and_is_folded_unless_it_is_shown(tmp_path: Pa
     assert cells["c2"]["source"] == "## The claim\n\nSee lesson 04 and [the docs](https://docs.org)."
     assert cells["c6"]["source"] == "## What people say\n\nIt depends."
     assert "You need" not in cells["title"]["source"]
-    with pytest.raises(LessonError, match="tag its cells demo"):
-        demo_notebook(lesson_of(tmp_path, *[{**cell, "metadata": {}} for cell in CELLS]))
 
 
 @pytest.fixture
@@ -108,27 +92,3 @@ def test_the_demo_is_a_copy_that_stays_as_it_was_edited_until_a_new_one_is_asked
     assert f'Kept as you edited it: {PINNED}.ipynb. `make demo ARGS="{PINNED[:2]} --new"`' in capsys.readouterr().out
     assert command.main(["demo", "pinned_memory", "--new"]) == 0
     assert "My own words" not in path.read_text()
-
-
-def test_a_wrong_name_and_a_folder_that_cannot_be_written_are_one_line(
-    workspace: Path, capsys: pytest.CaptureFixture[str]
-):
-    workspace.write_text("a file")
-    assert command.main(["demo", "pinned_memory"]) == 1
-    assert re.fullmatch(r".*workspace.* cannot be written: .*\.\n", capsys.readouterr().err)
-    assert command.main(["slides", "pined_memory"]) == 1
-    assert re.fullmatch(rf".*did you mean '{PINNED}'\?.*\n", capsys.readouterr().err)
-
-
-def test_jupyterlab_gets_settings_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("JUPYTER_PATH", "/somewhere/else")
-    path = write_demo(find_lesson("pinned_memory"), tmp_path / "workspace" / "demo")
-    left_over = path.parent / ".jupyter" / path.stem / "settings" / "mine"
-    left_over.mkdir(parents=True)
-    variables = demo.settings_of_its_own(path)
-    assert "JUPYTER_PATH" not in variables
-    home = Path(variables["IPYTHONDIR"]).parent
-    assert home.is_relative_to(tmp_path)
-    assert {Path(variables[name]).parent for name in variables if re.match(r"JUPYTER.*_DIR$", name)} == {home}
-    assert "import torch" in (home / "ipython/profile_default/startup/00-course.py").read_text(encoding="utf-8")
-    assert not left_over.exists(), "every demo begins with the same settings"

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import ast
-import re
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from authoring.markdown_texts import prose_only, text_files
+from authoring.markdown_texts import text_files
 from authoring.notebook_form import check
 from course_utils.lesson_notebooks import Lesson, experiments, find_lessons, needs, read_notebook
 from course_utils.results import store
@@ -22,10 +20,7 @@ from tests.made_up_notebooks import parsed_cells
 ROOT = Path(__file__).resolve().parents[2]
 LESSONS = find_lessons()
 # Calls that measure something and may be named with ``name="slug/experiment"``.
-MEASURING = frozenset({"ceilings", "compare", "curves", "keep_card", "measure"})
-MEASURING |= {"run_ranks", "sweep", "tabulate", "trace_memory"}
-
-
+MEASURING = {"compare", "curves", "keep_card", "measure", "run_ranks", "sweep", "tabulate", "trace_memory"}
 # A lesson may show what an older edition recorded.
 KNOWN = {name for each in LESSONS for name in experiments(each)}.union(
     *(store.load_lesson(path).experiments for path in store.reference_root().glob("*/*.json"))
@@ -33,60 +28,31 @@ KNOWN = {name for each in LESSONS for name in experiments(each)}.union(
 ALL_TEXTS = "\n".join(path.read_text("utf-8") for path in [*text_files(), *ROOT.glob("course_utils/lessons/*/*.yml")])
 
 
-@dataclass(frozen=True)
-class Cell:
-    """One cell of code: where it stands, and what it calls."""
-
-    number: int
-    source: str
-    tags: tuple[str, ...]
-    tree: ast.AST
-
-    def calls(self) -> Iterator[tuple[str, ast.Call]]:
-        """All calls, with the last part of the name of what is called."""
-        for node in ast.walk(self.tree):
-            if isinstance(node, ast.Call):
-                yield ast.unparse(node.func).split(".")[-1], node
-
-
-def cut(path: Path) -> list[Cell]:
-    """The code cells of a notebook."""
-    notebook = read_notebook(path)
-    trees = parsed_cells(notebook, path.name)
-    cells = enumerate(notebook["cells"], start=1)
-    return [
-        Cell(number, cell["source"], tuple(cell["metadata"].get("tags", [])), trees[number])
-        for number, cell in cells
-        if number in trees
-    ]
-
-
-def problems_of_experiments(cells: Sequence[Cell], lesson: Lesson, known: Iterable[str]) -> Iterator[str]:
+def problems_of_experiments(lesson: Lesson) -> Iterator[str]:
     """Names of experiments and of records."""
-    slug, shown = lesson.slug, False
-    for cell in cells:
-        for called, call in cell.calls():
+    notebook = read_notebook(lesson.path)
+    shown = False
+    for number, tree in parsed_cells(notebook, lesson.path.name).items():
+        cell = notebook["cells"][number - 1]
+        for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
+            called = ast.unparse(call.func).split(".")[-1]
             given = any(keyword.arg == "name" for keyword in call.keywords)
-            if called in MEASURING - {"ceilings"} and not (given and f'"{slug}/' in cell.source):
-                yield f'cell {cell.number}: {called}(...) needs name="{slug}/...", as plain text, there or above it'
+            if called in MEASURING and not (given and f'"{lesson.slug}/' in cell["source"]):
+                yield f'cell {number}: {called}(...) needs name="{lesson.slug}/...", as plain text, there or above it'
             if called == "recorded":
-                name = getattr(call.args[0], "value", None)
-                shown |= "stable" in cell.tags
-                if name not in known:
-                    yield f"cell {cell.number}: recorded({ast.unparse(call.args[0])}) names no experiment"
+                shown |= "stable" in cell["metadata"].get("tags", [])
+                if getattr(call.args[0], "value", None) not in KNOWN:
+                    yield f"cell {number}: recorded({ast.unparse(call.args[0])}) names no experiment"
     if not shown:
         yield "no cell tagged stable shows recorded(...)"
 
-
-# The lessons
 
 each_lesson = pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: lesson.name)
 
 
 @each_lesson
 def test_anatomy_and_form(lesson: Lesson):
-    problems = [*lesson_form.problems(lesson), *problems_of_experiments(cut(lesson.path), lesson, KNOWN)]
-    problems += check(lesson.path)
+    problems = [*lesson_form.problems(lesson), *problems_of_experiments(lesson), *check(lesson.path)]
     assert not problems, "\n".join([lesson.path.name, *problems])
 
 
@@ -105,19 +71,3 @@ def test_records(lesson: Lesson):
                 warnings.warn(f"{place}: the code has changed since it was recorded", stacklevel=1)
         missing -= set(record.experiments)
     assert not missing, f"run: course record {lesson.name} --reference"
-
-
-@each_lesson
-def test_what_nobody_has_recorded_is_said_once(lesson: Lesson):
-    words = (
-        r"\bno (?:GPU )?(?:run|record)s?\b[^.;]* (?:recorded|yet)|(?:not|never|nothing|nobody has) (?:been )?recorded"
-    )
-    missing = re.compile(words, re.IGNORECASE)
-    said = []
-    for cell in read_notebook(lesson.path)["cells"]:
-        outputs = cell.get("outputs", [])
-        shown = [output.get("data", {}).get("text/plain", output.get("text", "")) for output in outputs]
-        if cell["cell_type"] == "markdown":
-            shown = [prose_only(cell["source"])]
-        said += [match[0] for text in shown for match in missing.finditer(text)]
-    assert len(said) <= 1, said

@@ -5,11 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
-
 from authoring.predictions import asked, prediction_of, stored_outputs
-from course_utils.lesson_notebooks import Lesson, LessonError, find_lesson, find_lessons, read_notebook
-from course_utils.show.prediction import Prediction
+from course_utils.lesson_notebooks import Lesson, find_lesson, find_lessons, read_notebook
 from tests.made_up_records import edit_record, recorder_of
 
 RECORDED = find_lesson("flatten_parameters")
@@ -24,15 +21,6 @@ def shown(lesson: Lesson = RECORDED) -> str:
     """What a page shows of the prediction, as text."""
     outputs = stored_outputs(question_cell(lesson), lesson.path.name)
     return outputs[0]["data"]["text/plain"] if outputs else ""
-
-
-def test_a_question_is_found_with_all_that_it_asks():
-    source = 'x = 1\nasked = predict("Which?", choices=["a", "b"])\nasked'
-    assert asked(source) == Prediction("Which?", choices=["a", "b"])
-    assert asked('predict("What share?", unit="%", low=1)') == Prediction("What share?", "%", low=1)
-    assert asked("compare(cases)") is None
-    with pytest.raises(LessonError, match="plain texts"):
-        asked('rival = f()\npredict(f"Is {rival} faster?")')
 
 
 def test_every_lesson_shows_a_recorded_answer_with_its_machine():

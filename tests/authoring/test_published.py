@@ -9,13 +9,10 @@ import pytest
 import yaml
 
 from authoring import expressions
-from authoring.claims import faults, judge, judge_all
-from authoring.expressions import EvidenceError, in_words
+from authoring.claims import faults, judge
+from authoring.expressions import in_words
 from authoring.lesson_answers import answer_text, published_rows, rows_text
-from authoring.lesson_files import LessonFile, LessonFileError, load_lessons, read_lesson
-from authoring.pages import build
-from course_utils.lesson_notebooks import find_lesson
-from course_utils.results import store
+from authoring.lesson_files import LessonFile, LessonFileError, read_lesson
 from tests import made_up_records
 
 SOURCE = {"repository": "somebody/measured", "path": "results/copy.md", "commit": "0123abc"}
@@ -74,19 +71,14 @@ def test_a_number_has_the_unit_of_its_names_ending_and_is_read_by_name_or_label(
     ):
         found = expressions.evaluate(expression, published=rows).value
         assert (found, in_words(found)) == (pytest.approx(value), words)
-    with pytest.raises(EvidenceError, match="cannot be worked out: pinned_us"):
-        expressions.evaluate('published["somebody_gpu"]["pinned_us"]', published=rows)
 
 
 def test_rows_answer_where_no_record_of_ours_does(lesson, tmp_path):
     (claim,) = lesson([ROW], CLAIM).claims
     judged = judge(claim, tmp_path)
     assert (judged.verdict, faults([judged])) == ("published", [])
-    against = {
-        **ROW,
-        "id": "other",
-        "numbers": [{"name": "pinned_ms", "value": 6}, {"name": "pageable_ms", "value": 2}],
-    }
+    numbers = [{"name": "pinned_ms", "value": 6}, {"name": "pageable_ms", "value": 2}]
+    against = ROW | {"id": "other", "numbers": numbers}
     says = {"row": "other", "refuted": "pinned_ms > pageable_ms"}
     (claim,) = lesson([against], CLAIM | {"published": [says], "contradicted": True}).claims
     assert (judge(claim, tmp_path).verdict, claim.word, claim.is_by_others) == ("published otherwise", "No", True)
@@ -105,54 +97,25 @@ def test_our_own_record_decides_and_a_disagreement_is_shown(lesson, tmp_path):
     assert [says.row.id for says in judged.disagreeing] == ["somebody_gpu"]
 
 
-@pytest.mark.parametrize("condition", ["pinned_ms > pageable_ms", "gain.low > 3", "peak_gib < 2"])
-def test_numbers_that_do_not_bear_out_what_a_row_is_said_to_say_are_a_fault(condition, lesson, tmp_path):
+def test_numbers_that_do_not_bear_out_what_a_row_is_said_to_say_are_a_fault(lesson, tmp_path):
+    condition = "gain.low > 3"
     wrong = CLAIM | {"published": [{"row": "somebody_gpu", "confirmed": condition}]}
     (fault,) = faults([judge(lesson([ROW], wrong).claims[0], tmp_path)])
     assert f"row 'somebody_gpu' says 'confirmed', but its numbers do not bear out {condition!r}" in fault
 
 
-def test_a_condition_on_a_row_that_is_no_condition_names_the_row(lesson, tmp_path):
-    wrong = CLAIM | {"published": [{"row": "somebody_gpu", "confirmed": "pinned_ms"}]}
-    with pytest.raises(EvidenceError, match=r"published somebody_gpu: 'pinned_ms' is 0\.002, and not true or false"):
-        faults([judge(lesson([ROW], wrong).claims[0], tmp_path)])
-
-
-def test_the_build_stops_at_a_row_that_its_numbers_do_not_bear_out(monkeypatch):
-    lessons = load_lessons()
-    judged = next(each for each in judge_all(lessons) if each.claim.published)
-    says = judged.claim.published[0]
-    monkeypatch.setattr(type(says), "holds", property(lambda self: self != says))
-    with pytest.raises(build.BookError, match=says.row.id):
-        build.check(lessons, [judged])
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        *(({name: " "}, f"{name} is empty") for name in ("hardware", "versions", "n", "uncontrolled", "compared")),
+        ({"hardware": " "}, "hardware is empty"),
         ({"date": "spring"}, "date 'spring'"),
-        ({"seen": "2026-11"}, "seen '2026-11'"),
-        ({"source": {}}, "name a repository with path and commit, or an address"),
         ({"source": {**SOURCE, "commit": "main"}}, "the commit at which the file was read"),
-        ({"source": {**SOURCE, "path": ""}}, "with the path of the file"),
-        ({"source": {"address": "https://example.org/page"}}, "an address has a title"),
-        ({"numbers": []}, "a row without numbers"),
-        ({"numbers": [{"value": 2}]}, "the number 2 has neither a name nor a label"),
         ({"numbers": [{"name": "a", "value": None}]}, "None is no number"),
     ],
 )
 def test_a_row_that_lacks_what_a_reader_needs_is_named(change, message, lesson):
     with pytest.raises(LessonFileError, match=f"published somebody_gpu: .*{message}"):
         lesson([ROW | change])
-
-
-def test_a_row_that_is_not_there_or_says_nothing_known_is_named(lesson):
-    with pytest.raises(LessonFileError, match="X1: there is no published row 'nobody'; there are: somebody_gpu"):
-        lesson([ROW], CLAIM | {"published": [{"row": "nobody", "confirmed": "1 > 0"}]})
-    for words in ({"perhaps": "1 > 0"}, {}, {"confirmed": "1 > 0", "refuted": "1 < 0"}):
-        with pytest.raises(LessonFileError, match="X1: a row says one of confirmed, depends, refuted"):
-            lesson([ROW], CLAIM | {"published": [{"row": "somebody_gpu", **words}]})
 
 
 def test_a_row_shows_its_numbers_with_all_that_is_not_stated(lesson):
@@ -164,23 +127,6 @@ def test_a_row_shows_its_numbers_with_all_that_is_not_stated(lesson):
     assert f"{link}, read on 2026-11-23." in text
     (claim,) = lesson([ROW], CLAIM).claims
     assert "It says *Holds*, because `pinned_ms < pageable_ms`." in rows_text([claim.published[0].row], claim.published)
-    page = {"address": "https://example.org/pull/1", "title": "A thread"}
-    text = rows_text(lesson([ROW | {"hardware": "not stated", "source": page}]).published)
-    assert "<br>*Hardware not stated ·" in text
-    assert "[A thread](https://example.org/pull/1), read in a stored excerpt on 2026-11-23." in text
-
-
-@pytest.mark.parametrize(
-    ("source", "words"),
-    [
-        ({"address": "https://example.org/blob/4567def/copy.md", "commit": "0123abc"}, "not lead to commit 0123abc"),
-        ({"address": "https://example.org/blob/main/copy.md"}, "leads to the newest version"),
-        ({"address": "https://example.org/blob/0123abc/copy.md", "commit": "0123abc"}, ""),
-    ],
-)
-def test_a_link_that_does_not_hold_what_was_read_is_shown_as_such(source, words, lesson):
-    text = rows_text(lesson([ROW | {"source": {"title": "Copies", **source}}]).published)
-    assert ("(**the link" in text, words in text) == (bool(words), True)
 
 
 def test_an_answer_carries_its_number_with_a_link_to_where_it_comes_from(lesson):
@@ -189,9 +135,3 @@ def test_an_answer_carries_its_number_with_a_link_to_where_it_comes_from(lesson)
     text = answer_text(trial, [trial], "..")
     assert text.sentence == f"It takes [**3.00**]({trial.published[0].source.link}) as long."
     assert (text.whose, text.letter) == ("Published by somebody/measured: Some GPU, 2026-01.", "P")
-    machine = next(store.reference_root().glob("*/measuring.json")).parent.name
-    number = f'times(recorded("measuring/known_answers", "{machine}")["two products"].ratio)'
-    trial = lesson([], answer={"says": "{number}.", "number": number})
-    text = answer_text(trial, [trial], "..")
-    assert (find_lesson(0).path.parent / text.sentence.partition("](")[2].rstrip(").")).is_file()
-    assert "Measured by us" in text.whose

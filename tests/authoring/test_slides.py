@@ -7,14 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bs4 import BeautifulSoup
 
-from authoring import __main__ as command
-from authoring.classroom_text import excerpt
 from authoring.slides import slides_notebook, write_slides
-from course_utils.lesson_notebooks import find_lesson, find_lessons, read_notebook
-from course_utils.lesson_order import file_name
-from tests.made_up_notebooks import code, lesson_of, text
+from course_utils.lesson_notebooks import find_lesson, find_lessons
+from tests.made_up_notebooks import lesson_of, text
 
 FULL_LESSON = "profiler"  # a long table, a picture, printed text
 SMALLEST_PX = 16
@@ -25,29 +21,22 @@ LOOK_AT_SLIDE = """() => {
         text: slide.innerText.slice(0, 60),
         fits: slide.scrollHeight <= slide.clientHeight + 1,
         cut: [...slide.querySelectorAll('pre, table, img, svg')].filter(right).length,
-        size: parseFloat(getComputedStyle(slide).fontSize),
         smallest: Math.min(...[...slide.querySelectorAll('p, li, th, td, pre, code, small')]
             .filter((part) => part.innerText)
             .map((part) => parseFloat(getComputedStyle(part).fontSize) * Reveal.getScale())),
         headed: slide.querySelector('h1, h2, h3') !== null,
-        empty: slide.innerText.trim() === '' && !slide.querySelector('img'),
     };
 }"""
 
 
 def test_slides_show_what_is_for_the_room_and_the_records_after_the_guess():
     for lesson in find_lessons():
-        cells = read_notebook(lesson.path)["cells"]
         deck = slides_notebook(lesson)["cells"]
         words = "\n".join(cell["source"] for cell in deck if cell["cell_type"] == "markdown")
         assert not re.search(r"^#+ (Exercise|Solution|Sources|Next)", words, re.MULTILINE), lesson.name
         assert not re.search(r"\]\((?!https?:)", words), "a link into the course would lead nowhere"
-        hidden = {cell["source"] for cell in cells if "hide-cell" in cell["metadata"].get("tags", [])}
-        assert not hidden & {cell["source"] for cell in deck}
-        assert "Guess first" not in str([cell.get("outputs") for cell in deck]), "a room has guessed"
         first = next(index for index, cell in enumerate(deck) if "**Your prediction?**" in cell["source"])
         records = [index for index, cell in enumerate(deck) if cell["cell_type"] == "code" and cell["outputs"]]
-        assert records, lesson.name
         assert all(first < index for index in records), "it spoils the prediction"
 
 
@@ -65,36 +54,6 @@ def test_a_slide_is_a_heading_and_a_sentence_and_the_rest_is_said(tmp_path: Path
     assert last == "## D\n\nEnd $x^2$."
 
 
-def test_a_live_experiment_is_shown_by_the_record_under_it(tmp_path: Path):
-    printed = {"output_type": "stream", "name": "stdout", "text": "2 times"}
-    cells = [text("# 05 · Things\n\nWhy?", "slide"), text("## A\n\nSee.", "slide"), code("compare({})", "experiment")]
-    recorded = code("recorded()", "stable", outputs=[printed])
-    deck = slides_notebook(lesson_of(tmp_path, *cells, recorded))
-    assert [cell["source"] for cell in deck["cells"]] == ["# 05 · Things\n\nWhy?", "## A\n\nSee.", "recorded()"]
-    assert (deck["cells"][-1]["outputs"], deck["metadata"]["has_formulas"]) == ([printed], False)
-    deck = slides_notebook(lesson_of(tmp_path, *cells))
-    assert deck["cells"][-1]["source"] == "compare({})"
-
-
-def test_links_into_the_course_are_left_out_and_code_stays():
-    assert excerpt("A [lesson](04_a.ipynb#b), a [term](../book/glossary.md#c).") == "A lesson, a term."
-    plain = "The [docs](https://a.org), `x[i](y)` and ![](a.png).\n\n```\n[a](b.md)\n```"
-    assert excerpt(plain) == plain
-
-
-def test_slides_are_written_with_all_that_they_need(tmp_path: Path):
-    assert command.main(["slides", "fsdp", "--output", str(tmp_path)]) == 0
-    page = BeautifulSoup((tmp_path / f"{file_name('fsdp')}.html").read_text(encoding="utf-8"), "html.parser")
-    wanted = [each.get("src") or each.get("href") for each in page.select("script[src], link[href], img[src]")]
-    files = [address for address in wanted if not address.startswith("data:")]
-    assert files
-    assert all((tmp_path / address).is_file() for address in files), files
-    assert (tmp_path / "assets" / "reveal" / "LICENSE").is_file()
-    words = [picture["alt"] for picture in page.select("img")]
-    assert words
-    assert all(text.endswith(".") for text in words), words
-
-
 @pytest.mark.browser
 def test_slides_can_be_read_and_no_request_leaves_the_machine(tmp_path: Path, chromium: Any):
     deck = write_slides([find_lesson(FULL_LESSON)], tmp_path)[0]
@@ -105,21 +64,16 @@ def test_slides_can_be_read_and_no_request_leaves_the_machine(tmp_path: Path, ch
     page.on("pageerror", lambda error: errors.append(str(error)))
     page.goto(deck.as_uri())
     page.wait_for_function("window.Reveal && Reveal.isReady()")
-    notes = page.locator(".speaker-notes")
-    assert not notes.is_visible()
     seen = []
     for _ in range(page.evaluate("Reveal.getTotalSlides()")):
         seen.append(page.evaluate(LOOK_AT_SLIDE))
-        page.keyboard.press("s")
-        if notes.inner_text().strip():
-            assert page.evaluate("Reveal.getCurrentSlide().getBoundingClientRect().left") >= 0
-        page.keyboard.press("s")
         page.evaluate("Reveal.next()")
     assert len(seen) > 5
-    assert not notes.is_visible()
-    assert [slide for slide in seen if slide["cut"] or slide["empty"] or not slide["headed"]] == []
+    assert not page.locator(".speaker-notes").is_visible()
+    page.keyboard.press("s")
+    assert page.locator(".speaker-notes").is_visible()
+    assert [slide for slide in seen if slide["cut"] or not slide["headed"]] == []
     assert [slide["text"] for slide in seen if not slide["fits"]] == []
     assert [slide for slide in seen if slide["smallest"] is not None and slide["smallest"] < SMALLEST_PX] == []
-    assert sum(slide["size"] < 20 for slide in seen) <= len(seen) / 3, "most slides can be read from the last row"
     assert [address for address in requested if not address.startswith(("file:", "data:"))] == []
     assert errors == []

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from authoring.predictions import prediction_of, recorded_answer
-from authoring.teaching import demo_minutes, parts_of_the_guide, plans, presenter_notes, routes, wrong_turns
+from authoring.teaching import demo_minutes, presenter_notes, routes, wrong_turns
 from course_utils.lesson_notebooks import find_lessons
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -33,16 +33,3 @@ def test_the_notes_say_how_long_it_takes_what_to_expect_and_where_people_go_wron
         assert all(hint in notes for exercise in wrong_turns(lesson) for hint in exercise.hints.values())
         assert re.search(r"\*\*Time\*\*: \d+ minutes at most", notes)
         assert 3 < demo_minutes(lesson) <= 10, lesson.name
-
-
-def test_the_guide_includes_the_routes_and_three_questions_for_every_lesson():
-    page = (ROOT / "book" / "instructors.md").read_text(encoding="utf-8")
-    parts = parts_of_the_guide()
-    assert re.findall(r"^```\{include\} _generated/(\S+)$", page, re.MULTILINE) == [*parts]
-    rows = parts["instructors_questions.md"].splitlines()[2:]
-    assert len(rows) == len(LESSONS)
-    for row, lesson in zip(rows, LESSONS, strict=True):
-        assert f'"../slides/{lesson.name}.html"' in row
-        questions = plans()["questions"][lesson.slug]
-        assert len(questions) == 3
-        assert all(question in row and question.endswith("?") and len(question.split()) <= 14 for question in questions)

@@ -26,21 +26,12 @@ def looks_at_the_first_group(model, optimizer):
     return not ids(model.parameters()).isdisjoint(ids(optimizer.param_groups[0]["params"]))
 
 
-def only_weights(model, optimizer):
-    return ids(layer.weight for layer in model.values() if layer.weight.requires_grad) <= ids(given(optimizer))
 
 
-def only_each_layers_first(model, optimizer):
-    return ids(weight for layer in model.values() for weight in trained(layer)[:1]) <= ids(given(optimizer))
 
 
-def only_outer_groups(model, optimizer):
-    outer = [*optimizer.param_groups[0]["params"], *optimizer.param_groups[-1]["params"]]
-    return len(trained(model)) <= len(given(optimizer)) and ids(outer) <= ids(model.parameters())
 
 
-def only_as_many(model, optimizer):
-    return len(ids(given(optimizer)) & ids(model.parameters())) >= len(trained(model))
 
 
 WRONG = {

@@ -26,14 +26,6 @@ def looks_at_the_first_group(model, optimizer):
     return not ids(model.parameters()).isdisjoint(ids(optimizer.param_groups[0]["params"]))
 
 
-
-
-
-
-
-
-
-
 WRONG = {
     "check_steps_the_model": {
         "compares_values": compares_values,

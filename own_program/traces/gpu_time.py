@@ -17,7 +17,6 @@ from own_program.traces.anomaly import NODE, AnomalyMode
 from own_program.traces.events import CALL, COPY, DEVICE, KERNEL, MARK, OP, OVERHEAD, PYTHON, SET, Event, Trace
 from own_program.traces.intervals import Span, Spans, clip, common, gaps, length, union, without
 from own_program.traces.names import LOADS, is_communication, is_own_code
-from own_program.traces.origin import Origin
 from own_program.traces.profiled_steps import ProfiledStep, ProfiledSteps, device_steps, marked_steps
 
 # The places of a step's time, in the order of a card.
@@ -33,10 +32,9 @@ GPU_PLACES = BUSY + IDLE
 HIDDEN, SHORT = "communication hidden behind computing", "moments between kernels"
 LONG_QUEUED = "longer waits between launched kernels"
 FP32, TF32, OTHERS = "fp32 matrix products", "TF32 matrix products", "elementwise kernels that 16 bits could shorten"
-DOUBLE, ATTENTION, OPTIMIZER = "computing in float64", "attention in single kernels", "the optimizer's kernels"
-POINTWISE, OWN_KERNELS = "runs of elementwise kernels", "kernels launched outside the model"
+DOUBLE, ATTENTION = "computing in float64", "attention in single kernels"
+POINTWISE = "runs of elementwise kernels"
 ANOMALY = "anomaly mode"
-OWN_LAUNCH, OPTIMIZER_LAUNCH = "waits for launches outside the model", "waits for the optimizer's launches"
 AFTER_SYNC = "the host's own work after a synchronisation"
 
 COLLECTIVES = {
@@ -67,8 +65,6 @@ _POINTWISE = re.compile(
     r"elementwise_kernel|CatArrayBatchedCopy|fused_dropout|dropout_kernel|GeluCUDAKernel|masked_fill|triu_tril",
     re.IGNORECASE,
 )
-_MANY_TENSORS = re.compile(r"multi_tensor_apply")
-_FUSED = re.compile(r"Fused(Adam|SGD|Adagrad)|fused_?(adam|sgd|lamb)|(Adam|SGD|LAMB)Functor", re.IGNORECASE)
 _SOFTMAX = re.compile(r"softmax", re.IGNORECASE)
 _LOG = re.compile(r"log_?softmax|_warp_(?:forward|backward)<[^<>]*\d+,\s*true\b", re.IGNORECASE)
 _FLASH = re.compile(r"flash|fmha|mha_|attn|attention|triton", re.IGNORECASE)
@@ -102,21 +98,18 @@ class GpuTime:
     collectives: Counter[str] = field(default_factory=Counter)  # that no computing hides
     waits: Counter[str] = field(default_factory=Counter)  # idle after waits, by who waited, in words
     computed: Counter[tuple[str, bool]] = field(default_factory=Counter)  # by operator, and whether for a product
-    copied: Counter[tuple[str, str]] = field(default_factory=Counter)  # copies on the GPU, by operator and line
     launches: int = 0  # calls that started kernels of the steps
-    graphs: int = 0  # of these, launches of whole CUDA graphs
-    own_launches: Counter[str] = field(default_factory=Counter)  # launches outside the model, by operator
     in_operators: float = 0.0  # that the device waited for the host and the CPU was inside an operator
     # When it waited and the CPU was in no operator: by the thread that launched next, and whether that had waited.
     silent: dict[tuple[object, bool], Spans] = field(default_factory=lambda: defaultdict(list))
     first_uses: list[Event] = field(default_factory=list)
 
 
-def gpu_time(trace: Trace, device: int, anomaly: AnomalyMode, origin: Origin) -> GpuTime:
+def gpu_time(trace: Trace, device: int, anomaly: AnomalyMode) -> GpuTime:
     """Work out where the time of each step of a device went."""
     work = sorted((e for kind in DEVICE for e in trace.events[kind] if e.device == device), key=attrgetter("start"))
     found = GpuTime(device, device_steps(trace, work))
-    host = _Host(trace, work, origin, found)
+    host = _Host(trace, work, found)
     spans: dict[str, list[Span]] = defaultdict(list)
     for event in work:
         spans[_place(event)].append(event.span)
@@ -130,7 +123,7 @@ def gpu_time(trace: Trace, device: int, anomaly: AnomalyMode, origin: Origin) ->
     for step in found.steps.all:
         step.places = dict.fromkeys(GPU_PLACES, 0.0)
         step.beside = {what: length(clip(each, step.span)) for what, each in classes.items()}
-        step.beside |= dict.fromkeys((SHORT, LONG_QUEUED, OWN_LAUNCH, OPTIMIZER_LAUNCH, AFTER_SYNC), 0.0)
+        step.beside |= dict.fromkeys((SHORT, LONG_QUEUED, AFTER_SYNC), 0.0)
         taken: Spans = []
         for place in BUSY:
             lane = clip(lanes[place], step.span)
@@ -177,16 +170,15 @@ def _place(event: Event) -> str:
 class _Host:
     """What the host did, and so why the device had nothing to do."""
 
-    def __init__(self, trace: Trace, work: Sequence[Event], origin: Origin, found: GpuTime) -> None:
+    def __init__(self, trace: Trace, work: Sequence[Event], found: GpuTime) -> None:
         self.busy = union(event.span for event in work)
-        self.origin, self.found = origin, found
+        self.found = found
         calls = trace.events[CALL]
         self._calls = {call.correlation: call for call in calls if call.correlation is not None}
         senders = [mark for mark in trace.events[MARK] if _SENDER.match(mark.name)]
         self._operators = _Enclosing(sorted([*trace.events[OP], *senders], key=lambda event: (event.start, -event.end)))
         self._by_id = {event.operator: event.name for event in trace.events[OP] if event.operator is not None}
         self.frames = _Enclosing(event for event in trace.events[PYTHON] if is_own_code(event.name))
-        self.updates = _Enclosing(mark for mark in trace.events[MARK] if mark.name.startswith("Optimizer.step"))
         self._starts = [event.start for event in work]
         self._work = work
         slow = _first_uses(trace)
@@ -256,10 +248,6 @@ class _Host:
             return places | {SYNC: rest}
         # The launches that a wait made late are late until the CPU is ahead of the device by as much again.
         self.found.in_operators += min(late, length(inside))
-        if call and self.updates.of(call):
-            beside[OPTIMIZER_LAUNCH] += late
-        elif call and self.origin.is_own(call):
-            beside[OWN_LAUNCH] += late
         return places | {SYNC: rest - late, LAUNCH: late}
 
     def _wait(self, dry: float) -> tuple[Event | None, float]:
@@ -337,29 +325,19 @@ def _classes(work: Sequence[Event], host: _Host) -> dict[str, Spans]:
     """When kernels ran of which something can be said by their names, or by who launched them."""
     spans: dict[str, list[Span]] = defaultdict(list)
     streams: dict[object, list[Event]] = defaultdict(list)
-    updates: dict[int, list[Event]] = defaultdict(list)
     for event in work:
         if _place(event) != COMPUTE:
             continue
-        call, name = host.call(event), event.name
         streams[event.stream].append(event)
-        if call and host.origin.is_own(call):
-            spans[OWN_KERNELS].append(event.span)
-        if precision := _precision(name):
+        if precision := _precision(event.name):
             spans[precision].append(event.span)
-        for mark in host.updates.of(call)[-1:] if call else ():
-            if not _FUSED.search(name) and (_is(_MANY_TENSORS, name) or _is(_POINTWISE, name)):
-                updates[id(mark)].append(event)
     for lane in streams.values():
         # A compiler could put them into one: two and more, one after the other on a stream.
         runs = [list(run) for pointwise, run in groupby(lane, lambda event: _is(_POINTWISE, event.name)) if pointwise]
         spans[POINTWISE] += [event.span for run in runs if len(run) > 1 for event in run]
         spans[ATTENTION] += _attention(lane, host)
-    spans[OPTIMIZER] = [event.span for events in updates.values() if len(events) > 3 for event in events]
-    classes = (FP32, TF32, OTHERS, DOUBLE, POINTWISE, ATTENTION, OPTIMIZER, OWN_KERNELS)
-    found = {what: union(spans[what]) for what in classes}
-    found[POINTWISE] = without(found[POINTWISE], found[OWN_KERNELS])
-    return found
+    classes = (FP32, TF32, OTHERS, DOUBLE, POINTWISE, ATTENTION)
+    return {what: union(spans[what]) for what in classes}
 
 
 @functools.lru_cache(4096)
@@ -396,7 +374,7 @@ def _attention(lane: Sequence[Event], host: _Host) -> list[Span]:
 
 
 def _count(found: GpuTime, work: Sequence[Event], host: _Host, own_work: Spans) -> None:
-    started: dict[object, str] = {}
+    started: set[object] = set()
     steps = found.steps.all
     starts = [step.span[0] for step in steps]
     for event in work:
@@ -409,23 +387,19 @@ def _count(found: GpuTime, work: Sequence[Event], host: _Host, own_work: Spans) 
         ran[1] += lasts
         names = host.asked(event)
         if event.kind == KERNEL:  # a graph's kernels have one call
-            started[id(event) if event.correlation is None else event.correlation] = call.name if call else ""
-            if call and host.origin.is_own(call):
-                found.own_launches[_operator(names)] += 1
+            started.add(id(event) if event.correlation is None else event.correlation)
         if place == COMPUTE:
             node = next((name.removeprefix(NODE) for name in names if name.startswith(NODE)), "")
             operator = _operator(names) or next(filter(_REGISTERED.fullmatch, names), "")
             operator += f" ({node})" if operator and node else ""
             found.computed[operator, _is(_GEMM, event.name)] += lasts  # type: ignore[assignment]
-        if place == WITHIN:
-            found.copied[_operator(names), host.frames.innermost(call)] += lasts  # type: ignore[assignment]
         if place == SENDS:
             asked = [event.collective, *(name for name in names if _SENDER.match(name))]
             # A kernel of NCCL's is built of the same parts for both.
             kernel = _named(event.name).replace("receive", "receive, or all_to_all")
             name = next(filter(None, map(_named, asked)), kernel) or "others"
             found.collectives[name] += length(without([event.span], clip(own_work, event.span)))  # type: ignore[assignment]
-    found.launches, found.graphs = len(started), sum("GraphLaunch" in name for name in started.values())
+    found.launches = len(started)
 
 
 def _operator(asked: Sequence[str]) -> str:

@@ -227,7 +227,7 @@ def _most_of_python(found: TraceTime, python: float) -> str:
 
 
 def _warning(found: TraceTime, plan: Sequence[Advice]) -> str:
-    parts = [f"{found.trace.left_out:,} events without a time were left out."] if found.trace.left_out else []
+    parts = []
     if found.cpu and found.cpu.for_gpu:
         parts.append(
             "There was a GPU, and no work of its is in the file: only the CPU's side is told, without a plan. "

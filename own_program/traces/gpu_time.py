@@ -13,7 +13,7 @@ from itertools import groupby
 from operator import attrgetter
 
 from course_utils.show.formats import short_name
-from own_program.traces.anomaly import NODE, AnomalyMode
+from own_program.traces.anomaly import AnomalyMode
 from own_program.traces.events import CALL, COPY, DEVICE, KERNEL, MARK, OP, OVERHEAD, PYTHON, SET, Event, Trace
 from own_program.traces.intervals import Span, Spans, clip, common, gaps, length, union, without
 from own_program.traces.names import LOADS, is_communication, is_own_code
@@ -35,7 +35,6 @@ FP32, TF32, OTHERS = "fp32 matrix products", "TF32 matrix products", "elementwis
 DOUBLE, ATTENTION = "computing in float64", "attention in single kernels"
 POINTWISE = "runs of elementwise kernels"
 ANOMALY = "anomaly mode"
-AFTER_SYNC = "the host's own work after a synchronisation"
 
 COLLECTIVES = {
     "all_reduce": re.compile(r"all_?reduce|cross_device_reduce|_shot_", re.IGNORECASE),
@@ -48,7 +47,6 @@ COLLECTIVES = {
     "send and receive": re.compile(r"send|recv", re.IGNORECASE),
 }
 _SENDER = re.compile(r"(nccl|rccl|xccl|hccl|ucc):|c10d::|_c10d_functional::")
-_REGISTERED = re.compile(r"\w+::\w+")  # an operator of another library's
 _GEMM = re.compile(r"gemm|gemv|nvjet|wgrad|dgrad|fprop|scudnn|convolve|conv2d|winograd|cijk_|xmma", re.IGNORECASE)
 _TF32 = re.compile(r"tf32|xf32|_XS_|_S_MX_B_", re.IGNORECASE)
 _MAYBE_TF32 = re.compile(r"s1688", re.IGNORECASE)  # TF32 where the name has no other type: fp16 on Turing, say
@@ -97,11 +95,10 @@ class GpuTime:
     steps: ProfiledSteps
     collectives: Counter[str] = field(default_factory=Counter)  # that no computing hides
     waits: Counter[str] = field(default_factory=Counter)  # idle after waits, by who waited, in words
-    computed: Counter[tuple[str, bool]] = field(default_factory=Counter)  # by operator, and whether for a product
     launches: int = 0  # calls that started kernels of the steps
     in_operators: float = 0.0  # that the device waited for the host and the CPU was inside an operator
-    # When it waited and the CPU was in no operator: by the thread that launched next, and whether that had waited.
-    silent: dict[tuple[object, bool], Spans] = field(default_factory=lambda: defaultdict(list))
+    # When it waited for the host and the CPU was in no operator: by the thread that launched next.
+    silent: dict[object, Spans] = field(default_factory=lambda: defaultdict(list))
     first_uses: list[Event] = field(default_factory=list)
 
 
@@ -123,7 +120,7 @@ def gpu_time(trace: Trace, device: int, anomaly: AnomalyMode) -> GpuTime:
     for step in found.steps.all:
         step.places = dict.fromkeys(GPU_PLACES, 0.0)
         step.beside = {what: length(clip(each, step.span)) for what, each in classes.items()}
-        step.beside |= dict.fromkeys((SHORT, LONG_QUEUED, AFTER_SYNC), 0.0)
+        step.beside |= dict.fromkeys((SHORT, LONG_QUEUED), 0.0)
         taken: Spans = []
         for place in BUSY:
             lane = clip(lanes[place], step.span)
@@ -233,19 +230,17 @@ class _Host:
             places[why] = length(taken)
             left = without(left, taken)
         rest, inside = length(left), common(left, clip(self._inside, gap))
-        silent = without(left, inside)
         wait, waited = self._wait(dry)
         if wait and (self._waited is None or self._waited[0] is not wait):
             self._lead, self._waited = waited, (wait, self._who_waits(wait))
         late = rest if wait else max(0.0, rest - self._lead)
         self._lead = max(0.0, self._lead - lasts)
-        if call:
-            self.found.silent[call.tid, bool(wait)] += silent
         if self._waited:
             self.found.waits[self._waited[1]] += rest if wait else rest - late  # type: ignore[assignment]
         if wait:
-            beside[AFTER_SYNC] += length(silent)
             return places | {SYNC: rest}
+        if call:
+            self.found.silent[call.tid] += without(left, inside)
         # The launches that a wait made late are late until the CPU is ahead of the device by as much again.
         self.found.in_operators += min(late, length(inside))
         return places | {SYNC: rest - late, LAUNCH: late}
@@ -381,20 +376,14 @@ def _count(found: GpuTime, work: Sequence[Event], host: _Host, own_work: Spans) 
         step = bisect_right(starts, event.start) - 1
         if step < 0 or event.start >= steps[step].span[1]:
             continue
-        call, place, lasts = host.call(event), _place(event), event.end - event.start
+        place, lasts = _place(event), event.end - event.start
         ran = steps[step].ran[place, event.name]
         ran[0] += 1
         ran[1] += lasts
-        names = host.asked(event)
         if event.kind == KERNEL:  # a graph's kernels have one call
             started.add(id(event) if event.correlation is None else event.correlation)
-        if place == COMPUTE:
-            node = next((name.removeprefix(NODE) for name in names if name.startswith(NODE)), "")
-            operator = _operator(names) or next(filter(_REGISTERED.fullmatch, names), "")
-            operator += f" ({node})" if operator and node else ""
-            found.computed[operator, _is(_GEMM, event.name)] += lasts  # type: ignore[assignment]
         if place == SENDS:
-            asked = [event.collective, *(name for name in names if _SENDER.match(name))]
+            asked = [event.collective, *(name for name in host.asked(event) if _SENDER.match(name))]
             # A kernel of NCCL's is built of the same parts for both.
             kernel = _named(event.name).replace("receive", "receive, or all_to_all")
             name = next(filter(None, map(_named, asked)), kernel) or "others"

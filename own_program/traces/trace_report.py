@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -135,32 +134,21 @@ def _sentence(found: TraceTime, plan: Sequence[Advice]) -> list[str | Toned]:
     if largest in why:
         said += f". {why[largest]}"
         return [f"{said} Of what is known, change first: ", first, "."] if plan else [said]
-    most, product = _one_operators(found) if largest == on_gpu.COMPUTE else ("", True)
-    said += most
     if plan:
-        unknown = _unexplained(found, plan[0].saves) if product else ""
+        unknown = _unexplained(found, plan[0].saves)
         then = ". To change first: " if unknown is None else f"{unknown}. Of what is known, change first: "
         return [said + then, first, "."]
     if found.cpu and found.cpu.for_gpu:
         return [f"{said}; what the GPU did is not in the file."]
     places = [place for place in found.places if place not in (on_gpu.COMPUTE, on_cpu.OPERATORS)]
     rest = max(places, key=lambda place: found.share(place))
-    if product and found.share(rest) < _SUSPECT:
+    if found.share(rest) < _SUSPECT:
         return [Toned("Nothing stands out"), f": {said[0].lower()}{said[1:]}."]
     if largest == on_cpu.PYTHON_CODE and (unknown := _unexplained(found, 0.0)):
         return [f"{said}{unknown}."]
     if rest != largest and found.share(rest) >= _SUSPECT:
         said += f". Most of the rest is {rest} ({format_percent(found.share(rest))})"
     return [f"{said}; no change follows from that."]
-
-
-def _one_operators(found: TraceTime) -> tuple[str, bool]:
-    """The operator that most of the computing is of, if it is of one; and whether that is a matrix product."""
-    computed: Counter[tuple[str, bool]] = sum((gpu.computed for gpu in found.gpus), Counter())
-    (operator, product), lasts = next(iter(computed.most_common(1)), (("", True), 0.0))
-    if not operator or lasts <= computed.total() / 2:
-        return "", True
-    return f"; {format_percent(lasts / computed.total())} of the computing is {operator}", product
 
 
 def _largest_part(found: TraceTime) -> str:

@@ -230,10 +230,6 @@ def _waits_for_the_host(found: TraceTime) -> list[_Entry]:
     groups, gpus, (steps, each) = found.groups, found.gpus, _steps(found)
     launches = sum(gpu.launches for gpu in gpus) / steps
     waits, late = _sum(on_gpu.SYNC), _sum(on_gpu.LAUNCH)
-    # What the host does by itself for longer than the device works, no running ahead can hide.
-    slow = found.share(on_gpu.AFTER_SYNC) > total(groups, _rest(*on_gpu.IDLE))
-    if slow:
-        waits, late = _less(waits, on_gpu.AFTER_SYNC), _sum(on_gpu.LAUNCH, on_gpu.AFTER_SYNC)
     who: Counter[str] = sum((gpu.waits for gpu in gpus), Counter())
     where = "".join(f" in {name}" for name, _ in who.most_common(1))
     because = f"the GPU ran dry while the program waited for it{where}, and idled until more was launched"
@@ -260,7 +256,7 @@ def _waits_for_the_host(found: TraceTime) -> list[_Entry]:
     if waited > _MOST_PER_LAUNCH_US * launches * steps and inside < waited / 2:
         change = "find what the CPU does between its launches, and do less of it"
         more = "" if found.trace.events[PYTHON] else "Record with with_stack=True to see in which function of yours."
-        because = until + _meanwhile(found, slow, waited) + of
+        because = until + _meanwhile(found, waited) + of
         return [*entries, *_compiles(found, *parts), _Entry(change, "profiler", late, because, more=more)]
     change = "launch less: compile the step"
     change += ", with CUDA graphs (mode='reduce-overhead')" if found.trace.nvidia else ""
@@ -270,13 +266,12 @@ def _waits_for_the_host(found: TraceTime) -> list[_Entry]:
     return [*entries, *_compiles(found, (late, _LEAST, change, until + of), *parts, more=more)]
 
 
-def _meanwhile(found: TraceTime, slow: bool, waited: float) -> str:
+def _meanwhile(found: TraceTime, waited: float) -> str:
     """In which of the program's functions the CPU was while the GPU waited for it, if mostly in one."""
     functions: Counter[str] = Counter()
     for gpu in found.gpus:
-        for (tid, had_waited), spans in gpu.silent.items():
-            if slow or not had_waited:
-                functions += on_cpu.own_functions(found.trace, tid, spans)
+        for tid, spans in gpu.silent.items():
+            functions += on_cpu.own_functions(found.trace, tid, spans)
     name, lasts = next(iter(functions.most_common(1)), ("", 0.0))
     return f", most of that time in {short_name(name)}," if lasts > waited / 2 else ""
 

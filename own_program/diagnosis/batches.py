@@ -81,7 +81,5 @@ def index_instead(data: Any) -> tuple[str, paired.Judgement] | None:
 def _tensors(attributes: Any, rows: int) -> Iterator[torch.Tensor]:
     """Those of a dataset that have a row for each sample."""
     for value in tree_leaves(list(attributes.values())):
-        if type(value).__module__ == "numpy" and getattr(value, "shape", ()) and value.dtype.kind in "fiub":
-            value = torch.from_numpy(value)
         if isinstance(value, torch.Tensor) and value.ndim and len(value) == rows:
             yield value

@@ -54,7 +54,6 @@ class Seen:
     # Place in the code (``train.py:31``) to seconds in which Python waited there for the GPU.
     waits: collections.Counter[str] = field(default_factory=collections.Counter)
     anomaly: bool = False
-    deterministic: bool = False
 
 
 class PhaseWatch:
@@ -130,7 +129,6 @@ class PhaseWatch:
     def _backward(self, backward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         seen = self._seen
         seen.anomaly |= torch.is_anomaly_enabled()
-        seen.deterministic |= torch.are_deterministic_algorithms_enabled()
         if self._phase == BACKWARD:
             return backward(*args, **kwargs)
         seen.counts["backward passes"] += 1

@@ -69,11 +69,6 @@ def changes_for(found: Found, seen: Seen, named: list[StepChange], work: Work) -
         because = f"{len(hooks)} hook{'s' * (len(hooks) > 1)} of your own run{'s' * (len(hooks) == 1)} in each step."
         yield StepChange("hooks off", change, because, "your_own_program", lambda work: _no_hooks(found))
     yield from named
-    if seen.deterministic:
-        name, because = "deterministic algorithms off", "torch.use_deterministic_algorithms is on."
-        change = "switch deterministic algorithms off, where runs need not give the same bits"
-        on = partial(lambda mode, work: torch.use_deterministic_algorithms(mode), False)
-        yield StepChange(name, change, because, "reproducible_runs", on)
     if not is_compiled(found) and can_compile(devices):
         yield _compile(found)
     for optimizer in found.optimizers.values():

@@ -29,8 +29,7 @@ BUSY = (COMPUTE, WITHIN, SENDS, PAGEABLE, PINNED, TO_HOST)
 IDLE = (DATA, SYNC, LAUNCH, ALLOC, START, COMPILING, PROFILER, QUEUED, UNKNOWN)
 GPU_PLACES = BUSY + IDLE
 # What of a step is told beside: it lies in the places above.
-HIDDEN, SHORT = "communication hidden behind computing", "moments between kernels"
-LONG_QUEUED = "longer waits between launched kernels"
+HIDDEN = "communication hidden behind computing"
 FP32, TF32, OTHERS = "fp32 matrix products", "TF32 matrix products", "elementwise kernels that 16 bits could shorten"
 DOUBLE, ATTENTION = "computing in float64", "attention in single kernels"
 POINTWISE = "runs of elementwise kernels"
@@ -84,7 +83,6 @@ COMPILES = re.compile(
 _LAUNCHES = re.compile(r"launch|enqueue", re.IGNORECASE)
 _FIRST_USE_US, _FIRST_USE, _SIBLINGS = 1000.0, 20.0, 5  # at least; times as long as the median; of so many others
 _LATE_US = 1.0  # clocks of CPU and GPU agree to about that
-_SHORT_US = 5.0  # a GPU takes that long at most from one kernel to the next that waits for it
 
 
 @dataclass
@@ -120,14 +118,13 @@ def gpu_time(trace: Trace, device: int, anomaly: AnomalyMode) -> GpuTime:
     for step in found.steps.all:
         step.places = dict.fromkeys(GPU_PLACES, 0.0)
         step.beside = {what: length(clip(each, step.span)) for what, each in classes.items()}
-        step.beside |= dict.fromkeys((SHORT, LONG_QUEUED), 0.0)
         taken: Spans = []
         for place in BUSY:
             lane = clip(lanes[place], step.span)
             step.places[place] = length(without(lane, taken))
             taken = union([*taken, *lane])
         for gap in gaps(host.busy, step.span):
-            for place, lasts in host.causes(gap, step.beside).items():
+            for place, lasts in host.causes(gap).items():
                 step.places[place] += lasts
     _count(found, work, host, own_work)
     return found
@@ -208,7 +205,7 @@ class _Host:
         names = [each.name for each in self._operators.of(call)] if call else []
         return [*names, self._by_id.get(event.operator, "")]
 
-    def causes(self, gap: Span, beside: dict[str, float]) -> dict[str, float]:
+    def causes(self, gap: Span) -> dict[str, float]:
         """The places of a stretch in which the device did nothing: all between two pieces of work, or a step's part."""
         place = bisect_left(self._starts, gap[1] - 1e-6)
         after = self._work[place] if place < len(self._work) else None
@@ -219,7 +216,6 @@ class _Host:
         if not self._calls:
             return {UNKNOWN: lasts}
         if (call is None and after is not None) or (call is not None and call.start <= dry + _LATE_US):
-            beside[SHORT if lasts <= _SHORT_US else LONG_QUEUED] += lasts
             return {QUEUED: lasts}
         places: dict[str, float] = {}
         left: Spans = [gap]

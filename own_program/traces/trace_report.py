@@ -174,8 +174,8 @@ def _why(found: TraceTime, plan: Sequence[Advice]) -> dict[str, str]:
     anew = on_cpu.COMPILING if found.cpu else on_gpu.COMPILING
     later = f" {_LATER}" if found.marked else " Record later steps."  # how is said anyway
     said = {
-        on_gpu.QUEUED: "The next kernel had been launched by then: the GPU waited for another stream or another GPU, "
-        "or kernels are missing from the file.",
+        on_gpu.QUEUED: "The next kernel had been launched by then: the GPU went from one short kernel to the next, "
+        "waited for another stream or another GPU, or kernels are missing from the file.",
         on_gpu.UNKNOWN: "No launches were recorded, so why the GPU was idle is unknown. Record ProfilerActivity.CPU, "
         "too.",
         on_gpu.PROFILER: "That is the profiler's own work: without it, a step is shorter.",
@@ -191,8 +191,7 @@ def _why(found: TraceTime, plan: Sequence[Advice]) -> dict[str, str]:
         )
     if any(advice.change == COMPILE_ONCE for advice in plan):
         del said[anew]
-    parts = {place: found.share(place) for place in said} | {on_gpu.QUEUED: found.share(on_gpu.LONG_QUEUED)}
-    return {place: said[place] for place in said if parts[place] >= _SUSPECT}
+    return {place: why for place, why in said.items() if found.share(place) >= _SUSPECT}
 
 
 def _unexplained(found: TraceTime, saves: float) -> str | None:

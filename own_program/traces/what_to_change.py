@@ -23,7 +23,6 @@ _LEAST_OF_ANOMALY = 0.001  # its checks are the smaller part of what it takes
 _MOST_PER_LAUNCH_US = 100.0  # that the GPU waits for each
 _SMALL_BATCH = 0.25  # of a step that the GPU waits for launches: more work in each would cost little
 _MOST_ENTRIES = 5
-_ENOUGH_STEPS = 4  # to say that one of them is the exception
 _TENSOR_CORES, _BFLOAT16 = (7, 0), (8, 0)  # compute capabilities that have them
 
 
@@ -68,9 +67,6 @@ def _advice(found: TraceTime, entry: _Entry) -> Advice | None:
     of += ", and next to nothing of the others" if len(named) < len(groups) <= 4 else ""
     times = first.times(evidence)
     times += "" if first.whole else " a step" if only else f" in {first.name}"
-    amounts = [entry.saves(step) for step in first.steps]
-    if len(amounts) >= _ENOUGH_STEPS and max(amounts) > sum(amounts) / 2:
-        times += f", most of it in step {first.steps[amounts.index(max(amounts))].number} alone"
     because = f"{entry.because[0].upper()}{entry.because[1:]}: {times}.{entry.more and ' '}{entry.more}"
     return Advice(entry.change, because, entry.lesson, min(1.0, first.share(entry.saves)), "at most", of)
 
@@ -236,12 +232,6 @@ def _waits_for_the_host(found: TraceTime) -> list[_Entry]:
     saves = _least(waits, _rest(*on_gpu.IDLE))
     entries = [_Entry("let the program run ahead of the GPU", "host_device_syncs", saves, because, speaks=waits)]
     parts = [
-        (
-            _sum(on_gpu.SHORT),
-            _LEAST_OF_KERNELS,
-            "run fewer kernels, each for longer: compile the model",
-            "the GPU was idle for moments from one short kernel to the next, which had been launched",
-        ),
         (
             _sum(on_gpu.POINTWISE),
             _LEAST_MANY,

@@ -43,8 +43,8 @@ class Counted:
 
     nodes = earlier = 0
 
-    def call(self, call: Callable[[], Any]) -> Any:
-        """Call it once; returns what it returns."""
+    def call(self, call: Callable[[], Any]) -> None:
+        """Call it once."""
         since = torch.ones((), requires_grad=True).exp().grad_fn._sequence_nr()
 
         def walk(backward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -54,7 +54,7 @@ class Counted:
             return backward(*args, **kwargs)
 
         with wrapped(torch.autograd, "backward", walk):
-            return call()
+            call()
 
 
 def _nodes(roots: Iterable[Any]) -> set[Any]:
@@ -68,18 +68,17 @@ def _nodes(roots: Iterable[Any]) -> set[Any]:
     return nodes
 
 
-def look(bench: Bench, first: Counted, calls: int) -> Contents:
-    """Call the step some times to see what it holds; `first` is what its very first call did."""
+def look(bench: Bench, calls: int) -> Contents:
+    """Call the step so many times to see what it holds."""
     contents = Contents()
     with contextlib.suppress(Exception):  # what cannot be seen is not said
         _look_inside(bench, contents)
         contents.looked.append("loops over rows")
     with contextlib.suppress(Exception):
         bench.arrange()
-        counted = [first, *(Counted() for _ in range(calls))]
-        for each in counted[1:]:
+        contents.counted = [Counted() for _ in range(calls)]
+        for each in contents.counted:
             each.call(bench.work.call)
-        contents.counted = counted
         contents.looked.append("operations of earlier calls")
     bench.arrange()
     return contents

@@ -26,7 +26,7 @@ from course_utils.show.formats import format_count, format_percent, format_ratio
 from course_utils.show.progress import progress
 from own_program.diagnosis.batches import Batches, index_instead
 from own_program.diagnosis.bench import LONG_STEP_S, OF_LONG, PARITY_STEPS, Bench, StepOutcome, StepRounds, timings
-from own_program.diagnosis.contents import Contents, Counted, look
+from own_program.diagnosis.contents import Contents, look
 from own_program.diagnosis.diagnosis_card import CHANGES_RESULTS, IMPOSSIBLE, NO_TIME, NOT_COMPILED, Diagnosis, Tried
 from own_program.diagnosis.phases import (
     AFTER,
@@ -170,8 +170,7 @@ class _Diagnosing:
     def run(self) -> None:
         diagnosis = self.diagnosis
         with Watch() as watch, progress("calls as they are", diagnosis.budget_s * _CALLS_SHARE):
-            first = None if is_compiled(self.found) else Counted()
-            seen = self._as_it_is(first)
+            seen = self._as_it_is()
         diagnosis.busy = watch.sentence
         # What torch warns of, a learner has seen in the calls as they are, or it is a change's own.
         with warnings.catch_warnings(action="ignore"):
@@ -180,7 +179,7 @@ class _Diagnosing:
             bench = Bench(self.work, self.found, self.device, state, count)
             try:
                 calls = _LEAST_CALLS - 1 if is_long else _COUNTED_CALLS
-                contents = look(bench, first, calls) if first else Contents()
+                contents = Contents() if is_compiled(self.found) else look(bench, calls)
                 diagnosis.looked += contents.looked
                 self._parts()
                 self._grown(contents)
@@ -211,7 +210,7 @@ class _Diagnosing:
 
     # --- calls as they come
 
-    def _as_it_is(self, first: Counted | None) -> list[Seen]:
+    def _as_it_is(self) -> list[Seen]:
         diagnosis, allowed_s = self.diagnosis, self.diagnosis.budget_s * _CALLS_SHARE
         batches = Batches(self.data) if self.data is not None else None
         started, seconds = time.perf_counter(), []
@@ -219,7 +218,7 @@ class _Diagnosing:
             args = () if batches is None else (batches.following(),)
             if not seconds:
                 self.work.args = args
-            seconds.append(self._timed(args, None if seconds else first))
+            seconds.append(self._timed(args))
             spent_s = time.perf_counter() - started
             if spent_s > 0.6 * allowed_s and len(seconds) >= (_LEAST_CALLS if spent_s < 2 * allowed_s else 2):
                 break
@@ -242,20 +241,17 @@ class _Diagnosing:
         of_a_step = median_s / diagnosis.step_s / sum(medians.values())  # watched calls may take longer
         diagnosis.phases = {phase: part * of_a_step for phase, part in medians.items()}
         diagnosis.phases[LOADING] += wait_s / diagnosis.step_s
-        if first is None:
+        if is_compiled(self.found):
             diagnosis.notes.append(
                 "A part of it is compiled already: what is inside was not looked at, and what comes before the forward "
                 "pass is part of that here."
             )
         return seen
 
-    def _timed(self, args: tuple[Any, ...], counted: Counted | None = None) -> float:
+    def _timed(self, args: tuple[Any, ...]) -> float:
         self.device.synchronize()
         start = time.perf_counter()
-        if counted:
-            counted.call(lambda: self._step(*args))
-        else:
-            self._step(*args)
+        self._step(*args)
         self.device.synchronize()
         return time.perf_counter() - start
 
@@ -329,9 +325,9 @@ class _Diagnosing:
             facts = []
             if phases[BACKWARD] > _LONG_BACKWARD * phases[FORWARD]:
                 facts.append(f"takes {format_ratio(phases[BACKWARD] / phases[FORWARD])} times the forward pass")
-            if nodes[1] < nodes[-1]:
+            if nodes[0] < nodes[-1]:
                 facts.append("grows with each call")
-            diagnosis.grows |= nodes[1] < nodes[-1]
+            diagnosis.grows = nodes[0] < nodes[-1]
             because = (
                 f"The backward pass {listed([*facts, 'reaches into earlier calls'])}: {earlier:,} of the "
                 f"{nodes[-1]:,} operations in its graph were recorded there."

@@ -27,7 +27,6 @@ class Batches:
         self._data, self._batches = data, iter(data)
         self.workers = getattr(data, "num_workers", 0)
         self.waits: list[float] = []  # seconds for each batch
-        self.begun: list[float] = []  # those of them with which a new pass over the data began
 
     def following(self) -> Any:
         """The next batch."""
@@ -38,7 +37,6 @@ class Batches:
             with contextlib.suppress(StopIteration):
                 batch = next(self._batches)
                 self.waits.append(time.perf_counter() - start)
-                self.begun += self.waits[-1:] * is_new
                 return batch
         raise StepError("data has no more batches: pass a loader, or a list of batches, that can be read again.")
 
@@ -83,7 +81,5 @@ def index_instead(data: Any) -> tuple[str, paired.Judgement] | None:
 def _tensors(attributes: Any, rows: int) -> Iterator[torch.Tensor]:
     """Those of a dataset that have a row for each sample."""
     for value in tree_leaves(list(attributes.values())):
-        if type(value).__module__ == "numpy" and getattr(value, "shape", ()) and value.dtype.kind in "fiub":
-            value = torch.from_numpy(value)
         if isinstance(value, torch.Tensor) and value.ndim and len(value) == rows:
             yield value

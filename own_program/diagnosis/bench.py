@@ -27,7 +27,7 @@ LONG_STEP_S = 0.1
 # Short steps are called more often, so that their shortest time tells something.
 _ENOUGH_S, _MOST_STEPS = 0.02, 20
 # Changes may move the weights a little further or less far, where rounding decides the sign of a tiny gradient.
-_MOVES_ALIKE, _NO_WAY = 0.1, 1e-30  # the latter: what is denormal, and may be flushed
+_MOVES_ALIKE, _NO_WAY = 0.1, 1e-30
 # In a short step another program's turn is longer than the step: the shortest of several timings counts.
 _SHORT_S, _MOST_TIMINGS = 0.05, 5
 
@@ -41,17 +41,17 @@ class StepOutcome:
     step_s: float  # seconds of a step, of those after the first the shortest
     first_s: float
 
-    def difference(self, other: StepOutcome, far_as_well: bool = True) -> float:
+    def difference(self, other: StepOutcome) -> float:
         """How far the other's losses are from these, relative to them; 0 for the same bits.
 
-        Infinite where the weights must have gone ``far_as_well``, and have not.
+        Infinite where the weights have not gone as far.
         """
         if len(other.losses) != len(self.losses):
             return math.inf
         pairs = zip(self.losses, other.losses, strict=True)
         worst = max(abs(a - b) / max(abs(a), 1e-12) if a != b else 0.0 for a, b in pairs)
         far = abs(other.distance - self.distance) > _MOVES_ALIKE * self.distance + _NO_WAY
-        return math.inf if (far and far_as_well) or math.isnan(worst) else worst
+        return math.inf if far or math.isnan(worst) else worst
 
 
 @dataclass

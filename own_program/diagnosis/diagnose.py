@@ -26,14 +26,13 @@ from course_utils.show.formats import format_count, format_percent, format_ratio
 from course_utils.show.progress import progress
 from own_program.diagnosis.batches import Batches, index_instead
 from own_program.diagnosis.bench import LONG_STEP_S, OF_LONG, PARITY_STEPS, Bench, StepOutcome, StepRounds, timings
-from own_program.diagnosis.contents import Contents, Counted, look
+from own_program.diagnosis.contents import Contents, look
 from own_program.diagnosis.diagnosis_card import CHANGES_RESULTS, IMPOSSIBLE, NO_TIME, NOT_COMPILED, Diagnosis, Tried
 from own_program.diagnosis.phases import (
     AFTER,
     BACKWARD,
     BEFORE,
     BETWEEN,
-    COLLECTING,
     FORWARD,
     LOADING,
     PHASES,
@@ -42,7 +41,7 @@ from own_program.diagnosis.phases import (
     is_compiled,
 )
 from own_program.diagnosis.state import SavedState, StepError, find
-from own_program.diagnosis.step_changes import COMPILE, FLUSH, StepChange, Work, can_compile, changes_for
+from own_program.diagnosis.step_changes import COMPILE, StepChange, Work, can_compile, changes_for
 
 DEFAULT_BUDGET_S = 20.0
 DEFAULT_TOLERANCE = 1e-3
@@ -59,7 +58,7 @@ _LEAST_CALLS, _MOST_CALLS, _MOST_WATCHED, _COUNTED_CALLS = 4, 24, 16, 6
 _FINALISTS = 4
 _FAR_SLOWER = 3.0
 # A part of a step that is no model's and no optimizer's stands out from this share on.
-_STANDS_OUT, _LOADING_STANDS_OUT, _WAITS_STAND_OUT, _COLLECTING_STANDS_OUT = 0.15, 0.05, 0.05, 0.05
+_STANDS_OUT, _LOADING_STANDS_OUT, _WAITS_STAND_OUT = 0.15, 0.05, 0.05
 _BESIDES = {
     BEFORE: ("prepare batches before the step needs them", "before the first module runs, and not in a DataLoader"),
     BETWEEN: (
@@ -85,7 +84,7 @@ def diagnose(
 ) -> Diagnosis:
     """Say what to change first in a training step: measured, tried, ranked.
 
-    The step is called some hundred times. First as it is, to see where its time goes, whether it grows, and what it
+    The step is called some hundred times. First as it is, to see where its time goes and what it
     holds. Then each change that is safe to try is put in force: it must give the losses that the step gives, from the
     same weights and random numbers, before it is timed in rounds against the step as it is. Of several, what looks
     faster is timed once more.
@@ -165,15 +164,13 @@ class _Diagnosing:
         self.device = {"cuda": CudaDevice, "mps": MpsDevice}.get(kind, Device)()
         self.work = Work(self._step)
         self._started, self._compiling_s = time.perf_counter(), 0.0
-        self._starting: tuple[str, float] | None = None  # what speaks for persistent workers; of the wait, their share
         self._tried: dict[str, Tried] = {}  # by name
         self._step_s: dict[str, float] = {}  # of each change, from its first steps; of the step as it is: ""
 
     def run(self) -> None:
         diagnosis = self.diagnosis
         with Watch() as watch, progress("calls as they are", diagnosis.budget_s * _CALLS_SHARE):
-            first = None if is_compiled(self.found) else Counted()
-            seen = self._as_it_is(first)
+            seen = self._as_it_is()
         diagnosis.busy = watch.sentence
         # What torch warns of, a learner has seen in the calls as they are, or it is a change's own.
         with warnings.catch_warnings(action="ignore"):
@@ -181,12 +178,15 @@ class _Diagnosing:
             state, count = SavedState(self.found), OF_LONG if is_long else PARITY_STEPS
             bench = Bench(self.work, self.found, self.device, state, count)
             try:
-                contents = look(bench, first, _LEAST_CALLS - 1 if is_long else _COUNTED_CALLS)
+                calls = _LEAST_CALLS - 1 if is_long else _COUNTED_CALLS
+                contents = Contents() if is_compiled(self.found) else look(bench, calls)
                 diagnosis.looked += contents.looked
                 self._parts()
                 self._grown(contents)
                 self._try(bench, seen[-1], contents)
-                self._untried(contents)
+                for change in contents.named:
+                    if self._of(change).verdict == NO_TIME:
+                        self._advise(change.change, change.because, change.lesson)
             finally:
                 bench.close()
 
@@ -210,7 +210,7 @@ class _Diagnosing:
 
     # --- calls as they come
 
-    def _as_it_is(self, first: Counted | None) -> list[Seen]:
+    def _as_it_is(self) -> list[Seen]:
         diagnosis, allowed_s = self.diagnosis, self.diagnosis.budget_s * _CALLS_SHARE
         batches = Batches(self.data) if self.data is not None else None
         started, seconds = time.perf_counter(), []
@@ -218,7 +218,7 @@ class _Diagnosing:
             args = () if batches is None else (batches.following(),)
             if not seconds:
                 self.work.args = args
-            seconds.append(self._timed(args, None if seconds else first))
+            seconds.append(self._timed(args))
             spent_s = time.perf_counter() - started
             if spent_s > 0.6 * allowed_s and len(seconds) >= (_LEAST_CALLS if spent_s < 2 * allowed_s else 2):
                 break
@@ -241,22 +241,17 @@ class _Diagnosing:
         of_a_step = median_s / diagnosis.step_s / sum(medians.values())  # watched calls may take longer
         diagnosis.phases = {phase: part * of_a_step for phase, part in medians.items()}
         diagnosis.phases[LOADING] += wait_s / diagnosis.step_s
-        if batches and batches.workers and not getattr(self.data, "persistent_workers", True):
-            self._starting = _starting_workers(batches, waits, median_s)
-        if first is None:
+        if is_compiled(self.found):
             diagnosis.notes.append(
                 "A part of it is compiled already: what is inside was not looked at, and what comes before the forward "
                 "pass is part of that here."
             )
         return seen
 
-    def _timed(self, args: tuple[Any, ...], counted: Counted | None = None) -> float:
+    def _timed(self, args: tuple[Any, ...]) -> float:
         self.device.synchronize()
         start = time.perf_counter()
-        if counted:
-            counted.call(lambda: self._step(*args))
-        else:
-            self._step(*args)
+        self._step(*args)
         self.device.synchronize()
         return time.perf_counter() - start
 
@@ -277,10 +272,6 @@ class _Diagnosing:
     def _parts(self) -> None:
         phases, step_s = self.diagnosis.phases, self.diagnosis.step_s
         self._loading()
-        if phases[COLLECTING] > _COLLECTING_STANDS_OUT:
-            because = f"gc.collect() takes {format_percent(phases[COLLECTING])} of a step."
-            change = "leave gc.collect() out of the step, or call it seldom"
-            self._advise(change, because, "profiler", phases[COLLECTING])
         for phase, (change, where) in _BESIDES.items():
             share = phases[phase]
             if share > _STANDS_OUT and (phase != BEFORE or share * step_s > _HANDED_OVER_S):
@@ -305,9 +296,6 @@ class _Diagnosing:
                 low, saves, high = (share * (1 - ratio) for ratio in ratios)
                 advice = replace(advice, saves=saves, known="tried", low=low, high=high)
             self.diagnosis.plan.append(advice)
-        elif share > _LOADING_STANDS_OUT and self._starting is not None:
-            because, part = self._starting
-            self._advise("pass persistent_workers=True to the DataLoader", because, "data_loading", share * part)
         elif share > max(_LOADING_STANDS_OUT, _HANDED_OVER_S / step_s):
             change = "load batches in workers of the DataLoader"
             if workers or (workers is None and self.data is not None):
@@ -331,37 +319,21 @@ class _Diagnosing:
             self._advise("take values from the GPU less often", because, "host_device_syncs", most)
 
     def _grown(self, contents: Contents) -> None:
-        """A backward pass through operations of earlier calls; else, whatever else grows."""
+        """A backward pass through operations of earlier calls."""
         diagnosis, phases, nodes = self.diagnosis, self.diagnosis.phases, [each.nodes for each in contents.counted]
         if nodes and (earlier := contents.counted[-1].earlier) > _OLD_GRAPH * nodes[-1]:
             facts = []
             if phases[BACKWARD] > _LONG_BACKWARD * phases[FORWARD]:
                 facts.append(f"takes {format_ratio(phases[BACKWARD] / phases[FORWARD])} times the forward pass")
-            if nodes[1] < nodes[-1]:
+            if nodes[0] < nodes[-1]:
                 facts.append("grows with each call")
-            diagnosis.grows |= nodes[1] < nodes[-1]
+            diagnosis.grows = nodes[0] < nodes[-1]
             because = (
                 f"The backward pass {listed([*facts, 'reaches into earlier calls'])}: {earlier:,} of the "
                 f"{nodes[-1]:,} operations in its graph were recorded there."
             )
             change = "detach what you keep from call to call, such as a hidden state"
             self._advise(change, because, "no_grad", phases[BACKWARD])
-        elif growth := contents.growth():
-            diagnosis.grows = True
-            change = "find what grows from call to call, such as a batch, a list, or hooks that each call adds"
-            self._advise(change, growth, "profiler")
-
-    def _untried(self, contents: Contents) -> None:
-        phases = self.diagnosis.phases
-        for change in contents.named:
-            verdict = self._tried[change.name].verdict
-            if change.at_most and verdict in (IMPOSSIBLE, NO_TIME) and phases[change.at_most[-1]] > _STANDS_OUT:
-                share = sum(phases[phase] for phase in change.at_most)
-                self._advise(change.change, change.because, change.lesson, share)
-            elif not change.at_most and verdict == NO_TIME:
-                self._advise(change.change, change.because, change.lesson)
-        if contents.denormals and not any(advice.change == FLUSH for advice in self.diagnosis.plan):
-            self.diagnosis.notes.append(contents.denormals)
 
     # --- changes
 
@@ -425,7 +397,7 @@ class _Diagnosing:
         if name == COMPILE:
             self._compiling_s = max(0.0, steps.first_s - plain.first_s)
             notes.append(f"Compiling took {format_seconds(self._compiling_s)} of the time.")
-        difference = plain.difference(steps, change.far_as_well)
+        difference = plain.difference(steps)
         self._step_s[name] = steps.step_s
         slower = str(Verdict.SLOWER) if steps.step_s > _FAR_SLOWER * plain.step_s else ""
         return Tried(name, CHANGES_RESULTS if difference > self._tolerance else slower, difference)
@@ -495,19 +467,6 @@ class _Diagnosing:
         if change.instead_of == "threads" and diagnosis.busy:
             because += " On a machine without other programs it may save nothing."
         diagnosis.plan.append(Advice(change.change, because, change.lesson, saves, "tried", low=low, high=high))
-
-
-def _starting_workers(batches: Batches, waits: list[float], step_s: float) -> tuple[str, float] | None:
-    """Whether passes begin with a wait for workers that start, and not for a batch that takes them long."""
-    begun_s, passes = sum(batches.begun), len(batches.begun)
-    if not passes or len(waits) - passes < batches.workers * passes or begun_s < 0.5 * sum(waits):
-        return None
-    first_s, other_s = begun_s / passes, (sum(waits) - begun_s) / (len(waits) - passes)
-    # Workers take turns: while each of the others hands over a batch, one makes its next.
-    if first_s < 2 * batches.workers * (step_s + other_s):
-        return None
-    waited = f"its first batch takes {format_seconds(first_s)}, the others {format_seconds(other_s)} each"
-    return f"Workers start anew with each pass over the data: {waited}.", begun_s / sum(waits)
 
 
 def _check_arguments(step: Any, data: Any, budget_s: float, tolerance: float) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import collections
 import contextlib
 import functools
-import gc
 import sys
 import time
 from collections.abc import Callable
@@ -25,7 +24,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from course_utils.measure.devices import Device
 from own_program.diagnosis.state import Found
 
-LOADING, BEFORE, FORWARD, BACKWARD, BETWEEN, OPTIMIZER, AFTER, COLLECTING = PHASES = (
+LOADING, BEFORE, FORWARD, BACKWARD, BETWEEN, OPTIMIZER, AFTER = PHASES = (
     "waiting for data",
     "before the forward pass",
     "forward pass and loss",
@@ -33,7 +32,6 @@ LOADING, BEFORE, FORWARD, BACKWARD, BETWEEN, OPTIMIZER, AFTER, COLLECTING = PHAS
     "after the backward pass",
     "optimizer",
     "after the optimizer",
-    "gc.collect()",
 )
 # Methods that hand a value of the GPU to Python, and so wait until it is done.
 _WAITING = ("item", "tolist", "cpu", "numpy", "__bool__", "__float__", "__int__")
@@ -56,7 +54,6 @@ class Seen:
     # Place in the code (``train.py:31``) to seconds in which Python waited there for the GPU.
     waits: collections.Counter[str] = field(default_factory=collections.Counter)
     anomaly: bool = False
-    deterministic: bool = False
 
 
 class PhaseWatch:
@@ -78,7 +75,6 @@ class PhaseWatch:
                 for module in self._found.modules:
                     stack.enter_context(module.register_forward_pre_hook(self._module_begins))
             stack.enter_context(wrapped(torch.autograd, "backward", self._backward))
-            stack.enter_context(wrapped(gc, "collect", functools.partial(self._through, COLLECTING)))
             stack.enter_context(wrapped(_BaseDataLoaderIter, "__next__", functools.partial(self._through, LOADING)))
             if self._device.kind != "cpu":
                 for name in _WAITING:
@@ -133,7 +129,6 @@ class PhaseWatch:
     def _backward(self, backward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         seen = self._seen
         seen.anomaly |= torch.is_anomaly_enabled()
-        seen.deterministic |= torch.are_deterministic_algorithms_enabled()
         if self._phase == BACKWARD:
             return backward(*args, **kwargs)
         seen.counts["backward passes"] += 1

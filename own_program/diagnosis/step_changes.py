@@ -28,7 +28,6 @@ from own_program.diagnosis.phases import Seen, is_compiled, wrapped
 from own_program.diagnosis.state import Found
 
 COMPILE = "torch.compile"
-FLUSH = "call torch.set_flush_denormal(True) where the program begins"
 
 
 @dataclass
@@ -56,8 +55,6 @@ class StepChange:
     lesson: str
     on: Callable[[Work], AbstractContextManager[Any] | None]  # puts it in force, until its context ends
     instead_of: str = ""  # the same text for those of which one excludes the others
-    far_as_well: bool = True  # the weights must go as far as without it
-    at_most: tuple[str, ...] = ()  # the phases that it shortens, if it is named without having been tried
 
 
 def changes_for(found: Found, seen: Seen, named: list[StepChange], work: Work) -> Iterator[StepChange]:
@@ -72,15 +69,6 @@ def changes_for(found: Found, seen: Seen, named: list[StepChange], work: Work) -
         because = f"{len(hooks)} hook{'s' * (len(hooks) > 1)} of your own run{'s' * (len(hooks) == 1)} in each step."
         yield StepChange("hooks off", change, because, "your_own_program", lambda work: _no_hooks(found))
     yield from named
-    if seen.deterministic:
-        name, because = "deterministic algorithms off", "torch.use_deterministic_algorithms is on."
-        change = "switch deterministic algorithms off, where runs need not give the same bits"
-        on = partial(lambda mode, work: torch.use_deterministic_algorithms(mode), False)
-        yield StepChange(name, change, because, "reproducible_runs", on)
-    if useless := _without_optimizer(found):
-        change = f"run {useless} under torch.no_grad(), or freeze what is trained nowhere"
-        because = f"No optimizer that this step names updates {useless}, and its parameters ask for gradients."
-        yield StepChange(f"freezing {useless}", change, because, "no_grad", lambda work: _freeze(found))
     if not is_compiled(found) and can_compile(devices):
         yield _compile(found)
     for optimizer in found.optimizers.values():
@@ -196,27 +184,6 @@ def _quiet_compiler() -> Iterator[None]:
             stack.callback(logger.setLevel, logger.level)
             logger.setLevel(logging.ERROR)
         yield
-
-
-def _without_optimizer(found: Found) -> str:
-    """The modules that need gradients though no optimizer updates any of their parameters; empty if there are none."""
-    updated = found.updated
-    names: list[str] = []
-    for name, model in found.models.items():
-        for path, module in model.named_modules():
-            own, full = list(module.parameters()), f"{name}.{path}".rstrip(".")
-            idle = any(p.requires_grad for p in own) and not updated.keys() & set(map(id, own))
-            if updated and idle and not any(full.startswith(f"{other}.") for other in names):
-                names.append(full)
-    return listed(names[:3]) + (" and others" if len(names) > 3 else "") if names else ""
-
-
-def _freeze(found: Found) -> None:
-    updated = found.updated
-    for p in found.parameters:
-        if p.requires_grad and id(p) not in updated:
-            p.requires_grad_(False)
-            p.grad = None
 
 
 def _images(found: Found) -> list[torch.nn.Parameter]:

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from heapq import nlargest
-from itertools import accumulate, chain, islice, pairwise, takewhile
+from itertools import accumulate, chain, islice, pairwise
 from statistics import fmean, median
 
 from own_program.snapshots.device_history import DeviceHistory
@@ -21,10 +20,8 @@ _QUARTERS = 4
 _LEAST_GROWN = 0.05  # of the peak in use
 _LEAST_ALIKE = 0.5  # of what two neighbouring rounds ask for
 _MOST_MARKERS = 50
-_MOST_GAPS = 3
 _MOST_KEPT = 0.5  # of what a round without training asks for; layers of one pass keep more, for a backward pass
 _BACKWARD = (BACKWARD, NO_STACK)
-_OF_TRAINING = (*_BACKWARD, OPTIMIZER)
 _MEANT_TO_STAY = (WEIGHTS, CACHE)
 _LEAST_BACKWARD = 0.05  # of all requests: a few without a stack are no backward pass
 
@@ -37,14 +34,13 @@ class Growth:
     bytes_a_round: float  # in the median; the mean where most rounds leave nothing
     rounds: int  # without the first
     ends: Mapping[int, Sequence[int]]  # of each request that begins a round, the names of what the one before has left
-    graphs: bool = False  # whether that is most of what forward passes made in rounds without a backward pass
 
 
 class _AskedFor:
     """What a history asks for: blocks with their stacks, in the order of the requests."""
 
-    def __init__(self, device: DeviceHistory, within: slice = slice(None)) -> None:
-        self.blocks = [each for each in device.history.allocations if each.born][within]
+    def __init__(self, device: DeviceHistory) -> None:
+        self.blocks = [each for each in device.history.allocations if each.born]
         self.stacks = [device.stack_of(block) for block in self.blocks]
         known: dict[tuple[object, ...], int] = {}
         each_once = {id(stack): stack for stack in self.stacks}.values()
@@ -59,7 +55,7 @@ class _AskedFor:
     def rounds(self) -> Iterator[list[int]]:
         """Where rounds begin, as indices of requests: of each line that may begin one, that with the most first.
 
-        If there are backward passes, each round has one. Rounds into which weights are brought are layers.
+        If there are backward passes, each round has one.
         """
         tells = [s.kind in _BACKWARD if self.has_backward else s.in_module or s.kind == FORWARD for s in self.stacks]
         passed = list(accumulate(tells, initial=0))  # how many there were before each request
@@ -73,36 +69,15 @@ class _AskedFor:
         outside = [begins for begins in often if not self._is_inside(begins[0])]
         # Of as many rounds those that begin first will do.
         inside = {len(begins): begins for begins in reversed(often) if self._is_inside(begins[0])}.values()
-        inner = (begins for begins in inside if self.surely or self._loops_outside(begins))
-        candidates = islice(chain(outside, inner), _MOST_MARKERS)
-        return (each for each in candidates if self._alike(each) and not self._brings(each))
+        return filter(self._alike, islice(chain(outside, inside), _MOST_MARKERS))
 
     def _is_inside(self, index: int) -> bool:
         return self.stacks[index].in_module or self.stacks[index].kind == FORWARD
-
-    def _loops_outside(self, begins: Sequence[int]) -> bool:
-        """Whether the rounds are no parts of a forward pass: if all are in one, its first request begins them."""
-        of_line = {self.lines[i]: _functions(self.stacks[i]) for i in range(begins[0], begins[-1])}
-        together = zip(*filter(None, of_line.values()), strict=False)
-        common = [functions[0] for functions in takewhile(lambda functions: len(set(functions)) == 1, together)]
-        depth = next((at for at, (_, name) in enumerate(common, 1) if name == "forward"), 0)
-        before = {self.lines[i]: _functions(self.stacks[i]) for i in range(begins[0])}
-        return not depth or all(functions[:depth] != common[:depth] for functions in before.values())
 
     def _alike(self, begins: Sequence[int]) -> bool:
         """Whether neighbouring rounds ask at the same lines. Sizes may vary, as those of batches do."""
         rounds = [set(self.lines[start:end]) for start, end in pairwise(begins)]
         return median(len(a & b) / len(a | b) for a, b in pairwise(rounds)) >= _LEAST_ALIKE
-
-    def _brings(self, begins: Sequence[int]) -> bool:
-        """Whether all rounds but the first bring weights."""
-        rounds = [self.stacks[start:end] for start, end in pairwise(begins)][1:]
-        return all(any(stack.kind == WEIGHTS for stack in each) for each in rounds)
-
-
-def _functions(stack: Stack) -> list[tuple[str, str]]:
-    """File and name of each function that was being called, the outermost first."""
-    return [(place.file, place.name) for place in reversed(stack.path)]
 
 
 def growth_of(device: DeviceHistory) -> Growth | None:
@@ -118,8 +93,6 @@ def _growths(device: DeviceHistory) -> Iterator[Growth]:
     asked = [entry["action"] for entry in device.entries if entry["action"] in ("alloc", "oom")]
     names = [number for number, action in enumerate(asked, 1) if action == "alloc"]
     requests = _AskedFor(device)
-    if device.was_short:
-        yield from _without_training(device, requests, names)
     loops, most_kept = list(requests.rounds()), 2.0 if requests.surely else _MOST_KEPT
     parts = [(begins, len(begins)) for begins in loops]
     parts += [
@@ -154,33 +127,10 @@ def _left(
     asked = sum(blocks[i].size_bytes for each in rounds for i in each)
     if held.total() >= most_kept * asked:
         return None
-    graphs = not requests.has_backward and held.total() >= _MOST_KEPT * asked
     most = stacks[lines.index(held.most_common(1)[0][0])]
     ends = {names[each.stop]: [names[i] for i in kept] for each, kept in zip(rounds, left, strict=True)}
     sizes = [sum(blocks[i].size_bytes for i in kept) for kept in left]
-    return Growth(most, median(sizes) or fmean(sizes), len(rounds), ends, graphs)
-
-
-def _without_training(device: DeviceHistory, requests: _AskedFor, names: Sequence[int]) -> Iterator[Growth]:
-    """What rounds without a backward pass leave behind, as in an evaluation: more than was held before.
-
-    A forward pass that is still to be followed by a backward pass holds no more blocks of a line than those before.
-    """
-    of_training = [index for index, stack in enumerate(requests.stacks) if stack.kind in _OF_TRAINING]
-    gaps = pairwise([*of_training, len(requests.stacks)]) if requests.has_backward else ()
-    for start, end in nlargest(_MOST_GAPS, gaps, key=lambda gap: gap[1] - gap[0]):
-        within, since = slice(start + 1, end), requests.blocks[start].born
-        inside = _AskedFor(device, within)
-        grown = (_left(inside, names[within], begins, len(begins), 2.0) for begins in inside.rounds())
-        growth = next(filter(None, grown), None)
-        if growth is None:
-            continue
-        alike = [each for each in device.history.allocations if device.stack_of(each).place == growth.stack.place]
-        changes = [(block.born, 1) for block in alike]
-        changes += [(block.died, -1) for block in alike if block.died is not None]
-        before = max(accumulate(change for at, change in sorted(changes) if at <= since), default=0)
-        if sum(block.died is None for block in alike) >= 2 * before:
-            yield growth
+    return Growth(most, median(sizes) or fmean(sizes), len(rounds), ends)
 
 
 def trains(device: DeviceHistory) -> bool:

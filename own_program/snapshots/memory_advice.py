@@ -8,18 +8,16 @@ from collections.abc import Iterator
 from course_utils.memory.allocator import DEFAULT_LARGE_SEGMENT_BYTES, option_pairs
 from course_utils.memory.cuda_history import Allocation
 from course_utils.show.advice import Advice
-from course_utils.show.formats import format_bytes, format_percent, format_seconds
+from course_utils.show.formats import format_bytes, format_percent
 from own_program.snapshots.device_history import DeviceHistory
 from own_program.snapshots.growth import Growth, trains
-from own_program.snapshots.stacks import CACHE, CHECKPOINT, FORWARD, LOSS, OPTIMIZER, WEIGHTS
+from own_program.snapshots.stacks import FORWARD, LOSS
 from own_program.snapshots.what_if import LEAST_SAVING, SimulatedSetting, WhatIf
 
 _LARGE = 0.4  # of the peak, from which on it is the thing to change
-_OPTIMIZER_LARGE = _LOGITS_LARGE = 0.3
-_CACHE_LARGE = 0.1
+_LOGITS_LARGE = 0.3
 _ALIKE = 0.02  # how far sizes of logits and of their copies may differ, as where the last token has no target
 _KEPT_BLOCKS = 8  # fewer may be the results that a pass needs at once
-_CALLS, _CALLS_A_SECOND = 10, 100
 _PREFERRED = "expandable_segments:True"  # it suits other sizes as well; the others suit those of the recording
 LEAST_BYTES = 2 * DEFAULT_LARGE_SEGMENT_BYTES
 # 2.9 knows the new name, and ignores it for some options: https://github.com/pytorch/pytorch/issues/183387
@@ -37,11 +35,10 @@ def plan_of(device: DeviceHistory, tries: WhatIf | None, growth: Growth | None) 
     if tries is None:
         return ()
     first = _growth(tries, growth)
-    entries = [_setting(tries), _empty_cache(device, tries), _logits(device)]
-    if device.was_short:
-        if not (first and growth.stack.kind == FORWARD and not tries.mended.fails):  # else it holds what grows
-            entries += _activations(device) if trains(device) else _passes(device)
-        entries.append(_optimizer(device))
+    entries = [_setting(tries), _logits(device)]
+    # Where forward passes leave what grows, they hold that.
+    if device.was_short and not (first and growth.stack.kind == FORWARD and not tries.mended.fails):
+        entries += _activations(device) if trains(device) else _passes(device)
     ranked = sorted(filter(None, entries), key=lambda entry: -(entry.saves or 0.0))
     return tuple(filter(None, (first, *ranked)))
 
@@ -80,30 +77,11 @@ def _growth(tries: WhatIf, growth: Growth | None) -> Advice | None:
         saves, of, peak = 1 - mended.in_use_bytes / max(1, tries.base.in_use_bytes), _IN_USE, mended.in_use_bytes
     because = f"Each of {growth.rounds} steps leaves {each} that no later one frees, most of it from {place}."
     change, lesson = f"free what each step keeps from {place}, or move it to the CPU", "memory_snapshots"
-    if growth.graphs:
-        because = f"Each of {growth.rounds} batches without a backward pass leaves {each}, most of it from {place}."
-        change, lesson = "use torch.no_grad() for what does not train, or free what each batch keeps", "no_grad"
     if mended.fails:
         return Advice(change, because, lesson)
     met = "the request that failed is met, and " if tries.base.fails else ""
     because = f"{because} Freed at each step's end in a simulation, {met}{of} is {format_bytes(peak)}."
     return Advice(change, because, lesson, saves if saves >= 0.005 else None, "about", of)
-
-
-def _empty_cache(device: DeviceHistory, tries: WhatIf) -> Advice | None:
-    kept, base, calls = tries.kept, tries.base, device.give_backs["empty_cache"]
-    often = calls >= _CALLS and base.device_allocs > _CALLS_A_SECOND * device.seconds > 0
-    if kept is None or not often or kept.reserved_bytes > base.reserved_bytes:
-        return None
-    saves = 1 - kept.device_allocs / base.device_allocs
-    if saves < LEAST_SAVING:
-        return None
-    because = (
-        f"It is called {calls} times in {format_seconds(device.seconds)}. Without it, calls that take memory from the "
-        f"device are {kept.device_allocs} instead of {base.device_allocs}, and the peak is no higher."
-    )
-    change, of = "leave out torch.cuda.empty_cache()", "the calls that take memory from the device"
-    return Advice(change, because, "caching_allocator", saves, "simulated", of)
 
 
 def _logits(device: DeviceHistory) -> Advice | None:
@@ -153,13 +131,6 @@ def _activations(device: DeviceHistory) -> Iterator[Advice]:
 def _passes(device: DeviceHistory) -> Iterator[Advice]:
     """What forward passes hold in a recording without a backward pass and an optimizer, where it was too much."""
     _, held, share = _held_by_forward(device)
-    kinds, total = device.kinds(device.peak), max(1, device.allocated_bytes[device.peak])
-    weights, cached = kinds[WEIGHTS] + kinds[CHECKPOINT], kinds[CACHE] / total
-    others = device.failure and device.failure.others_hold(max(device.history.reserved_bytes))
-    if 2 * weights > total and not others:
-        because = f"The weights hold {format_bytes(weights)}, {format_percent(weights / total)} of what is in use."
-        change = "keep the weights in fewer bits, or spread them over several GPUs"
-        yield Advice(change, because, "loading_large_models")
     if share >= _LARGE:
         because = (
             f"Forward passes hold {format_bytes(held)}, {format_percent(share)} of what is in use at the peak; no "
@@ -167,16 +138,3 @@ def _passes(device: DeviceHistory) -> Iterator[Advice]:
         )
         change = "use a smaller batch or shorter inputs, or let the largest lines work in pieces"
         yield Advice(change, because, "memory_snapshots")
-    elif cached >= _CACHE_LARGE:
-        because = f"The KV cache holds {format_percent(cached)} of what is in use at the peak."
-        yield Advice("use a smaller batch or shorter inputs", because, "batch_size", cached, of=_IN_USE)
-
-
-def _optimizer(device: DeviceHistory) -> Advice | None:
-    kinds = device.kinds(device.peak)
-    share = kinds[OPTIMIZER] / max(1, sum(kinds.values()))
-    if share < _OPTIMIZER_LARGE:
-        return None
-    held = f"{format_bytes(kinds[OPTIMIZER])}, {format_percent(share)}"
-    because = f"At the peak the optimizer holds {held} of what is in use."
-    return Advice("shard the optimizer's state over the GPUs with FSDP", because, "fsdp", share, of=_IN_USE)

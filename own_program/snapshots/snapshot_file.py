@@ -7,14 +7,12 @@ import json
 import pickle
 import zipfile
 import zlib
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from course_utils.memory.cuda_history import REMARKS
 from course_utils.show.formats import format_bytes
 from course_utils.show.suggestions import file_in, typed
 
@@ -43,7 +41,6 @@ class SnapshotFile:
     segments: Sequence[Mapping[str, Any]]
     traces: Sequence[Sequence[Mapping[str, Any]]]  # of each device the entries that take or give memory, oldest first
     settings: Mapping[str, Any] | None
-    unknown: Mapping[str, int]  # actions of a later PyTorch, left out: how many of each
     trains: bool  # whether an optimizer was called: PyTorch notes that beside the history
 
     @property
@@ -134,20 +131,17 @@ def _checked(value: Any, name: str) -> SnapshotFile:
     if (count := sum(map(len, traces))) > MOST_ENTRIES:
         raise SnapshotError(f"has {count} entries, and at most {MOST_ENTRIES} are read: {_SHORTER}")
     _check_segments(segments)
-    unknown: Counter[str] = Counter()
     kept = []
     for device, trace in enumerate(traces):
         kept.append([])
         for index, entry in enumerate(trace):
-            if (action := entry["action"]) in _ACTIONS:
+            if entry["action"] in _ACTIONS:  # not remarks, nor what a later PyTorch may add
                 if not all(0 <= entry.get(key, 0) < 2**64 for key in _NUMBERS):
                     raise SnapshotError(f"is damaged: entry {index} of device {device} has no numbers as PyTorch's")
                 kept[-1].append(entry)
-            elif action not in REMARKS:
-                unknown[action] += 1
     noted = value.get("external_annotations", ())
     trains = any(str(each.get("name", "")).startswith("Optimizer.") for each in noted)
-    return SnapshotFile(name, segments, kept, value.get("allocator_settings"), unknown, trains)
+    return SnapshotFile(name, segments, kept, value.get("allocator_settings"), trains)
 
 
 def _check_segments(segments: Sequence[Mapping[str, Any]]) -> None:

@@ -43,7 +43,6 @@ class DeviceReport(Shown):
     device: DeviceHistory
     growth: Growth | None  # what each step leaves behind, if anything
     tries: WhatIf | None  # the same requests under other settings; None without a history that can be replayed
-    remarks: tuple[str, ...]  # what a reader must know of the file
 
     @property
     def peak_allocated_bytes(self) -> int:
@@ -81,7 +80,7 @@ class DeviceReport(Shown):
             table=self._what_if_table(),
             plan=self.plan,
             warning=self._warning(),
-            notes=(*self._notes(), *self.remarks),
+            notes=tuple(self._notes()),
             provenance=self._provenance(),
             title=self.name,
         )
@@ -330,17 +329,11 @@ def _read(file: SnapshotFile, number: int) -> DeviceReport:
         device = DeviceHistory(file, number)
         growth = growth_of(device) if device.entries else None
         tries = what_if(device, growth) if device.simulated and device.entries else None
-        report = DeviceReport(file.name, device, growth if tries else None, tries, tuple(_remarks(file)))
+        report = DeviceReport(file.name, device, growth if tries else None, tries)
         report.card()  # finds what else makes no sense
         return report
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
         raise SnapshotError(f"{file.name} is damaged: its history or its settings make no sense") from None
-
-
-def _remarks(file: SnapshotFile) -> Iterator[str]:
-    if file.unknown:
-        named = [f"{_entries(count)} named {action[:40]}" for action, count in file.unknown.items()]
-        yield f"Left out, as this reader does not know it: {listed(named[:3])}."
 
 
 def _grown(earlier: SnapshotFile, later: SnapshotFile, device: int | None) -> Card:

@@ -9,7 +9,7 @@ https://github.com/pytorch/pytorch/blob/v2.13.0/torch/cuda/memory.py#L908
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -125,9 +125,4 @@ def _kind(path: Sequence[CodeLine], every: Sequence[CodeLine], innermost: int) -
             return WEIGHTS
         if (_in_torch(each, "nn/modules/module.py") and "_call" in each.name) or each.name == "forward":
             return FORWARD
-    return CHECKPOINT if is_loaded(path) else OTHER
-
-
-def is_loaded(path: Iterable[CodeLine]) -> bool:
-    """Whether ``torch.load`` asked."""
-    return any(_in_torch(each, "serialization.py") for each in path)
+    return CHECKPOINT if any(_in_torch(each, "serialization.py") for each in path) else OTHER

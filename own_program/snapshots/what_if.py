@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from course_utils.memory.allocator import Allocate, Allocator, AllocatorOptions, EmptyCache, Event, Free
+from course_utils.memory.allocator import Allocate, Allocator, AllocatorOptions, Event, Free
 from own_program.snapshots.device_history import DeviceHistory
 from own_program.snapshots.growth import Growth
 from own_program.snapshots.replay import Replay
@@ -49,7 +49,6 @@ class WhatIf:
     base: SimulatedSetting  # the recorded settings, tried like the others
     settings: tuple[SimulatedSetting, ...]
     begins_empty: bool  # whether the tries ask anew for what was there before the recording
-    kept: SimulatedSetting | None  # without empty_cache(), if the program calls it
     mended: SimulatedSetting | None  # without what grows from step to step, if anything does
 
     @property
@@ -65,7 +64,7 @@ class WhatIf:
     @property
     def tries(self) -> tuple[SimulatedSetting, ...]:
         """All but that of the recorded settings."""
-        return (*self.settings, *filter(None, (self.kept, self.mended)))
+        return (*self.settings, self.mended) if self.mended else self.settings
 
     @property
     def none_helps(self) -> bool:
@@ -91,17 +90,14 @@ def what_if(device: DeviceHistory, growth: Growth | None) -> WhatIf:
     tries, own = _Tries(device), device.simulated.options
     recorded = max([tries.replay.run.peak_reserved_bytes, *tries.replay.differences])
     settings = {text: options for text in _SETTINGS if (options := _on_top(own, text)) != own}
-    kept = mended = None
+    mended = None
     with waiting("Trying other settings", _SECONDS_AN_ENTRY * len(device.entries)) as advance:
-        tries.advance = lambda: advance(_SECONDS_AN_ENTRY * len(device.entries) / (len(settings) + 3))
+        tries.advance = lambda: advance(_SECONDS_AN_ENTRY * len(device.entries) / (len(settings) + 2))
         base = tries.tried("as recorded")
         tried = tuple(tries.tried(text, options) for text, options in settings.items())
-        if device.give_backs["empty_cache"]:
-            others = [event for event in tries.events if not isinstance(event, EmptyCache)]
-            kept = tries.tried("without empty_cache()", own, others)
         if growth:
             mended = tries.tried("what each step leaves, freed at its end", own, _mended(tries.events, growth))
-    return WhatIf(recorded, tries.replay, base, tried, tries.begins_empty, kept, mended)
+    return WhatIf(recorded, tries.replay, base, tried, tries.begins_empty, mended)
 
 
 class _Tries:

@@ -12,7 +12,7 @@ from math import inf
 
 from own_program.traces.anomaly import AnomalyMode
 from own_program.traces.events import HOW, MARK, OP, PYTHON, Event, Trace, TraceFileError
-from own_program.traces.gpu_time import ANOMALY, COMPILES, DOUBLE, HIDDEN
+from own_program.traces.gpu_time import ANOMALY, COMPILES, HIDDEN
 from own_program.traces.intervals import Span, Spans, clip, common, covers, length, union, without
 from own_program.traces.names import LOADS, is_own_code
 from own_program.traces.origin import Origin
@@ -44,11 +44,9 @@ class CpuTime:
     steps: ProfiledSteps
     functions: Counter[str]  # Python's, in microseconds in which nothing else was recorded
     for_gpu: bool  # whether there was a device, which the recording left out
-    fused: bool  # whether one call updates all parameters already
     collectives: Counter[str] = field(default_factory=Counter)
     small: int = 0  # operators of the model that take next to nothing each
     own_small: int = 0  # and those outside the model
-    updates: int = 0  # operators inside the optimizer
 
 
 def cpu_time(trace: Trace, anomaly: AnomalyMode, origin: Origin) -> CpuTime:
@@ -85,7 +83,6 @@ def cpu_time(trace: Trace, anomaly: AnomalyMode, origin: Origin) -> CpuTime:
     sends = union(of_main[COMMUNICATION] + of_others[COMMUNICATION])
     classes = {
         SMALL: union((start, end) for start, end, _, event in own if id(event) in small),
-        DOUBLE: union((start, end) for start, end, _, event in everything if event.double),
         OF_OWN: origin.own.get(main, []),
         ANOMALY: union(span for spans in anomaly.spans.values() for span in spans),
     }
@@ -103,8 +100,7 @@ def cpu_time(trace: Trace, anomaly: AnomalyMode, origin: Origin) -> CpuTime:
         between = union([*clip(classes[SMALL], step.span), *left])
         step.beside[OF_MODEL] = length(common(between, origin.model.get(main, [])))
         step.beside[HIDDEN] = max(0.0, round(length(clip(sends, step.span)) - step.places[COMMUNICATION], 3))
-    fused = any("_fused_" in event.name for event in trace.events[OP])
-    found = CpuTime(steps, own_functions(trace, main, silent), trace.has_gpu_side, fused)
+    found = CpuTime(steps, own_functions(trace, main, silent), trace.has_gpu_side)
     _count(found, everything, small, origin)
     return found
 
@@ -173,7 +169,6 @@ def _count(found: CpuTime, pieces: Sequence[_Piece], small: set[int], origin: Or
                 ran = steps[at].ran[place, event.name]
                 ran[0] += first
                 ran[1] += lasts
-                found.updates += first and place == OPTIMIZING
                 if first and id(event) in small:
                     own = origin.is_own(event)
                     found.small += not own

@@ -36,7 +36,6 @@ _COLLECTIVE_OF_GPUS = re.compile(
     r"(nccl|xccl|hccl):_?(all|reduce|broadcast|gather|scatter|send|recv|coalesced)[a-z_]*$"
 )
 _BEFORE_AMPERE = re.compile(r"V100|\bT4\b|RTX 20")  # for traces that do not say what the device can
-_TIMELESS = object()
 
 
 @dataclass(slots=True)
@@ -54,7 +53,6 @@ class Event:
     device: int = 0
     stream: Any = None
     collective: str = ""
-    double: bool = False  # an operator that was given a tensor in float64; only known with record_shapes
     elements: int | None = None  # of all tensors that an operator was given; only known with record_shapes
     sequence: int | None = None  # ties an operator to the node of the backward pass that it left behind
 
@@ -80,13 +78,11 @@ class Trace:
         name: the file's.
         events: those that were understood, by their kind and in the order of their time; outer ones come first.
         header: what stands beside the events, such as ``distributedInfo``.
-        left_out: how many have no time.
     """
 
     name: str
     events: dict[int, list[Event]]
     header: dict[str, Any]
-    left_out: int = 0
 
     @property
     def rank(self) -> str:
@@ -173,7 +169,7 @@ def read_events(source: str | Path | bytes) -> Trace:
             event.end -= zero
         events.sort(key=attrgetter("end"), reverse=True)
         events.sort(key=attrgetter("start"))
-    return Trace(name, kept, header, listed.count(_TIMELESS))
+    return Trace(name, kept, header)
 
 
 def _event(made: dict[str, Any]) -> Any:
@@ -185,7 +181,7 @@ def _event(made: dict[str, Any]) -> Any:
         return None
     start, lasts = made.get("ts"), made.get("dur", 0)
     if not (_is_number(start) and _is_number(lasts) and lasts >= 0):
-        return _TIMELESS
+        return None
     found = Event(kind, sys.intern(name), start, start + lasts, made.get("tid"))
     if kind == PYTHON:
         return found
@@ -213,12 +209,10 @@ def _is_number(value: Any) -> bool:
 
 
 def _add_inputs(found: Event, args: dict[str, Any]) -> None:
-    found.sequence, types = args.get("Sequence number"), args.get("Input type") or ()
+    found.sequence = args.get("Sequence number")
     sizes = args.get("Input Dims", args.get("Input dims"))
     if sizes:
         found.elements = sum(map(_elements, sizes))
-        # Python's numbers are doubles without a size, whatever the tensor beside them is.
-        found.double = any(what == "double" and size for what, size in zip(types, sizes, strict=False))
 
 
 def _elements(size: Any) -> int:

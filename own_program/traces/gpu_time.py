@@ -13,11 +13,10 @@ from itertools import groupby
 from operator import attrgetter
 
 from course_utils.show.formats import short_name
-from own_program.traces.anomaly import NODE, AnomalyMode
+from own_program.traces.anomaly import AnomalyMode
 from own_program.traces.events import CALL, COPY, DEVICE, KERNEL, MARK, OP, OVERHEAD, PYTHON, SET, Event, Trace
 from own_program.traces.intervals import Span, Spans, clip, common, gaps, length, union, without
 from own_program.traces.names import LOADS, is_communication, is_own_code
-from own_program.traces.origin import Origin
 from own_program.traces.profiled_steps import ProfiledStep, ProfiledSteps, device_steps, marked_steps
 
 # The places of a step's time, in the order of a card.
@@ -30,14 +29,11 @@ BUSY = (COMPUTE, WITHIN, SENDS, PAGEABLE, PINNED, TO_HOST)
 IDLE = (DATA, SYNC, LAUNCH, ALLOC, START, COMPILING, PROFILER, QUEUED, UNKNOWN)
 GPU_PLACES = BUSY + IDLE
 # What of a step is told beside: it lies in the places above.
-HIDDEN, SHORT = "communication hidden behind computing", "moments between kernels"
-LONG_QUEUED = "longer waits between launched kernels"
+HIDDEN = "communication hidden behind computing"
 FP32, TF32, OTHERS = "fp32 matrix products", "TF32 matrix products", "elementwise kernels that 16 bits could shorten"
-DOUBLE, ATTENTION, OPTIMIZER = "computing in float64", "attention in single kernels", "the optimizer's kernels"
-POINTWISE, OWN_KERNELS = "runs of elementwise kernels", "kernels launched outside the model"
+DOUBLE, ATTENTION = "computing in float64", "attention in single kernels"
+POINTWISE = "runs of elementwise kernels"
 ANOMALY = "anomaly mode"
-OWN_LAUNCH, OPTIMIZER_LAUNCH = "waits for launches outside the model", "waits for the optimizer's launches"
-AFTER_SYNC = "the host's own work after a synchronisation"
 
 COLLECTIVES = {
     "all_reduce": re.compile(r"all_?reduce|cross_device_reduce|_shot_", re.IGNORECASE),
@@ -50,7 +46,6 @@ COLLECTIVES = {
     "send and receive": re.compile(r"send|recv", re.IGNORECASE),
 }
 _SENDER = re.compile(r"(nccl|rccl|xccl|hccl|ucc):|c10d::|_c10d_functional::")
-_REGISTERED = re.compile(r"\w+::\w+")  # an operator of another library's
 _GEMM = re.compile(r"gemm|gemv|nvjet|wgrad|dgrad|fprop|scudnn|convolve|conv2d|winograd|cijk_|xmma", re.IGNORECASE)
 _TF32 = re.compile(r"tf32|xf32|_XS_|_S_MX_B_", re.IGNORECASE)
 _MAYBE_TF32 = re.compile(r"s1688", re.IGNORECASE)  # TF32 where the name has no other type: fp16 on Turing, say
@@ -67,8 +62,6 @@ _POINTWISE = re.compile(
     r"elementwise_kernel|CatArrayBatchedCopy|fused_dropout|dropout_kernel|GeluCUDAKernel|masked_fill|triu_tril",
     re.IGNORECASE,
 )
-_MANY_TENSORS = re.compile(r"multi_tensor_apply")
-_FUSED = re.compile(r"Fused(Adam|SGD|Adagrad)|fused_?(adam|sgd|lamb)|(Adam|SGD|LAMB)Functor", re.IGNORECASE)
 _SOFTMAX = re.compile(r"softmax", re.IGNORECASE)
 _LOG = re.compile(r"log_?softmax|_warp_(?:forward|backward)<[^<>]*\d+,\s*true\b", re.IGNORECASE)
 _FLASH = re.compile(r"flash|fmha|mha_|attn|attention|triton", re.IGNORECASE)
@@ -90,7 +83,6 @@ COMPILES = re.compile(
 _LAUNCHES = re.compile(r"launch|enqueue", re.IGNORECASE)
 _FIRST_USE_US, _FIRST_USE, _SIBLINGS = 1000.0, 20.0, 5  # at least; times as long as the median; of so many others
 _LATE_US = 1.0  # clocks of CPU and GPU agree to about that
-_SHORT_US = 5.0  # a GPU takes that long at most from one kernel to the next that waits for it
 
 
 @dataclass
@@ -101,22 +93,18 @@ class GpuTime:
     steps: ProfiledSteps
     collectives: Counter[str] = field(default_factory=Counter)  # that no computing hides
     waits: Counter[str] = field(default_factory=Counter)  # idle after waits, by who waited, in words
-    computed: Counter[tuple[str, bool]] = field(default_factory=Counter)  # by operator, and whether for a product
-    copied: Counter[tuple[str, str]] = field(default_factory=Counter)  # copies on the GPU, by operator and line
     launches: int = 0  # calls that started kernels of the steps
-    graphs: int = 0  # of these, launches of whole CUDA graphs
-    own_launches: Counter[str] = field(default_factory=Counter)  # launches outside the model, by operator
     in_operators: float = 0.0  # that the device waited for the host and the CPU was inside an operator
-    # When it waited and the CPU was in no operator: by the thread that launched next, and whether that had waited.
-    silent: dict[tuple[object, bool], Spans] = field(default_factory=lambda: defaultdict(list))
+    # When it waited for the host and the CPU was in no operator: by the thread that launched next.
+    silent: dict[object, Spans] = field(default_factory=lambda: defaultdict(list))
     first_uses: list[Event] = field(default_factory=list)
 
 
-def gpu_time(trace: Trace, device: int, anomaly: AnomalyMode, origin: Origin) -> GpuTime:
+def gpu_time(trace: Trace, device: int, anomaly: AnomalyMode) -> GpuTime:
     """Work out where the time of each step of a device went."""
     work = sorted((e for kind in DEVICE for e in trace.events[kind] if e.device == device), key=attrgetter("start"))
     found = GpuTime(device, device_steps(trace, work))
-    host = _Host(trace, work, origin, found)
+    host = _Host(trace, work, found)
     spans: dict[str, list[Span]] = defaultdict(list)
     for event in work:
         spans[_place(event)].append(event.span)
@@ -130,14 +118,13 @@ def gpu_time(trace: Trace, device: int, anomaly: AnomalyMode, origin: Origin) ->
     for step in found.steps.all:
         step.places = dict.fromkeys(GPU_PLACES, 0.0)
         step.beside = {what: length(clip(each, step.span)) for what, each in classes.items()}
-        step.beside |= dict.fromkeys((SHORT, LONG_QUEUED, OWN_LAUNCH, OPTIMIZER_LAUNCH, AFTER_SYNC), 0.0)
         taken: Spans = []
         for place in BUSY:
             lane = clip(lanes[place], step.span)
             step.places[place] = length(without(lane, taken))
             taken = union([*taken, *lane])
         for gap in gaps(host.busy, step.span):
-            for place, lasts in host.causes(gap, step.beside).items():
+            for place, lasts in host.causes(gap).items():
                 step.places[place] += lasts
     _count(found, work, host, own_work)
     return found
@@ -177,16 +164,15 @@ def _place(event: Event) -> str:
 class _Host:
     """What the host did, and so why the device had nothing to do."""
 
-    def __init__(self, trace: Trace, work: Sequence[Event], origin: Origin, found: GpuTime) -> None:
+    def __init__(self, trace: Trace, work: Sequence[Event], found: GpuTime) -> None:
         self.busy = union(event.span for event in work)
-        self.origin, self.found = origin, found
+        self.found = found
         calls = trace.events[CALL]
         self._calls = {call.correlation: call for call in calls if call.correlation is not None}
         senders = [mark for mark in trace.events[MARK] if _SENDER.match(mark.name)]
         self._operators = _Enclosing(sorted([*trace.events[OP], *senders], key=lambda event: (event.start, -event.end)))
         self._by_id = {event.operator: event.name for event in trace.events[OP] if event.operator is not None}
         self.frames = _Enclosing(event for event in trace.events[PYTHON] if is_own_code(event.name))
-        self.updates = _Enclosing(mark for mark in trace.events[MARK] if mark.name.startswith("Optimizer.step"))
         self._starts = [event.start for event in work]
         self._work = work
         slow = _first_uses(trace)
@@ -219,7 +205,7 @@ class _Host:
         names = [each.name for each in self._operators.of(call)] if call else []
         return [*names, self._by_id.get(event.operator, "")]
 
-    def causes(self, gap: Span, beside: dict[str, float]) -> dict[str, float]:
+    def causes(self, gap: Span) -> dict[str, float]:
         """The places of a stretch in which the device did nothing: all between two pieces of work, or a step's part."""
         place = bisect_left(self._starts, gap[1] - 1e-6)
         after = self._work[place] if place < len(self._work) else None
@@ -230,7 +216,6 @@ class _Host:
         if not self._calls:
             return {UNKNOWN: lasts}
         if (call is None and after is not None) or (call is not None and call.start <= dry + _LATE_US):
-            beside[SHORT if lasts <= _SHORT_US else LONG_QUEUED] += lasts
             return {QUEUED: lasts}
         places: dict[str, float] = {}
         left: Spans = [gap]
@@ -241,25 +226,19 @@ class _Host:
             places[why] = length(taken)
             left = without(left, taken)
         rest, inside = length(left), common(left, clip(self._inside, gap))
-        silent = without(left, inside)
         wait, waited = self._wait(dry)
         if wait and (self._waited is None or self._waited[0] is not wait):
             self._lead, self._waited = waited, (wait, self._who_waits(wait))
         late = rest if wait else max(0.0, rest - self._lead)
         self._lead = max(0.0, self._lead - lasts)
-        if call:
-            self.found.silent[call.tid, bool(wait)] += silent
         if self._waited:
             self.found.waits[self._waited[1]] += rest if wait else rest - late  # type: ignore[assignment]
         if wait:
-            beside[AFTER_SYNC] += length(silent)
             return places | {SYNC: rest}
+        if call:
+            self.found.silent[call.tid] += without(left, inside)
         # The launches that a wait made late are late until the CPU is ahead of the device by as much again.
         self.found.in_operators += min(late, length(inside))
-        if call and self.updates.of(call):
-            beside[OPTIMIZER_LAUNCH] += late
-        elif call and self.origin.is_own(call):
-            beside[OWN_LAUNCH] += late
         return places | {SYNC: rest - late, LAUNCH: late}
 
     def _wait(self, dry: float) -> tuple[Event | None, float]:
@@ -337,29 +316,19 @@ def _classes(work: Sequence[Event], host: _Host) -> dict[str, Spans]:
     """When kernels ran of which something can be said by their names, or by who launched them."""
     spans: dict[str, list[Span]] = defaultdict(list)
     streams: dict[object, list[Event]] = defaultdict(list)
-    updates: dict[int, list[Event]] = defaultdict(list)
     for event in work:
         if _place(event) != COMPUTE:
             continue
-        call, name = host.call(event), event.name
         streams[event.stream].append(event)
-        if call and host.origin.is_own(call):
-            spans[OWN_KERNELS].append(event.span)
-        if precision := _precision(name):
+        if precision := _precision(event.name):
             spans[precision].append(event.span)
-        for mark in host.updates.of(call)[-1:] if call else ():
-            if not _FUSED.search(name) and (_is(_MANY_TENSORS, name) or _is(_POINTWISE, name)):
-                updates[id(mark)].append(event)
     for lane in streams.values():
         # A compiler could put them into one: two and more, one after the other on a stream.
         runs = [list(run) for pointwise, run in groupby(lane, lambda event: _is(_POINTWISE, event.name)) if pointwise]
         spans[POINTWISE] += [event.span for run in runs if len(run) > 1 for event in run]
         spans[ATTENTION] += _attention(lane, host)
-    spans[OPTIMIZER] = [event.span for events in updates.values() if len(events) > 3 for event in events]
-    classes = (FP32, TF32, OTHERS, DOUBLE, POINTWISE, ATTENTION, OPTIMIZER, OWN_KERNELS)
-    found = {what: union(spans[what]) for what in classes}
-    found[POINTWISE] = without(found[POINTWISE], found[OWN_KERNELS])
-    return found
+    classes = (FP32, TF32, OTHERS, DOUBLE, POINTWISE, ATTENTION)
+    return {what: union(spans[what]) for what in classes}
 
 
 @functools.lru_cache(4096)
@@ -396,36 +365,26 @@ def _attention(lane: Sequence[Event], host: _Host) -> list[Span]:
 
 
 def _count(found: GpuTime, work: Sequence[Event], host: _Host, own_work: Spans) -> None:
-    started: dict[object, str] = {}
+    started: set[object] = set()
     steps = found.steps.all
     starts = [step.span[0] for step in steps]
     for event in work:
         step = bisect_right(starts, event.start) - 1
         if step < 0 or event.start >= steps[step].span[1]:
             continue
-        call, place, lasts = host.call(event), _place(event), event.end - event.start
+        place, lasts = _place(event), event.end - event.start
         ran = steps[step].ran[place, event.name]
         ran[0] += 1
         ran[1] += lasts
-        names = host.asked(event)
         if event.kind == KERNEL:  # a graph's kernels have one call
-            started[id(event) if event.correlation is None else event.correlation] = call.name if call else ""
-            if call and host.origin.is_own(call):
-                found.own_launches[_operator(names)] += 1
-        if place == COMPUTE:
-            node = next((name.removeprefix(NODE) for name in names if name.startswith(NODE)), "")
-            operator = _operator(names) or next(filter(_REGISTERED.fullmatch, names), "")
-            operator += f" ({node})" if operator and node else ""
-            found.computed[operator, _is(_GEMM, event.name)] += lasts  # type: ignore[assignment]
-        if place == WITHIN:
-            found.copied[_operator(names), host.frames.innermost(call)] += lasts  # type: ignore[assignment]
+            started.add(id(event) if event.correlation is None else event.correlation)
         if place == SENDS:
-            asked = [event.collective, *(name for name in names if _SENDER.match(name))]
+            asked = [event.collective, *(name for name in host.asked(event) if _SENDER.match(name))]
             # A kernel of NCCL's is built of the same parts for both.
             kernel = _named(event.name).replace("receive", "receive, or all_to_all")
             name = next(filter(None, map(_named, asked)), kernel) or "others"
             found.collectives[name] += length(without([event.span], clip(own_work, event.span)))  # type: ignore[assignment]
-    found.launches, found.graphs = len(started), sum("GraphLaunch" in name for name in started.values())
+    found.launches = len(started)
 
 
 def _operator(asked: Sequence[str]) -> str:

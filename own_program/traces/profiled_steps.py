@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from own_program.traces.events import CALL, GPU_MARK, MARK, OP, Event, Trace
+from own_program.traces.events import CALL, MARK, OP, Event, Trace
 from own_program.traces.intervals import Span
 
 _STEP = re.compile(r"ProfilerStep\s*#?(\d{1,9})$")
@@ -73,11 +73,10 @@ def device_steps(trace: Trace, work: Sequence[Event]) -> ProfiledSteps:
 
     What ran on the device belongs to the step whose call started it, whenever it ran: a device lags behind. It begins
     with its first work there; or with the CPU's mark, where the device had run dry by then. The marks on the device's
-    own side are not used for that where calls were recorded: they leave out what another thread starts, such as a
-    backward pass, and what another annotation encloses.
+    own side are not used: they leave out what another thread starts, such as a backward pass, and what another
+    annotation encloses.
     """
     marks = marked_steps(trace.events[MARK])
-    on_device = marked_steps(event for event in trace.events[GPU_MARK] if event.device == work[0].device)
     calls = {call.correlation: call.start for call in trace.events[CALL] if call.correlation is not None}
     own: dict[int, list[Event]] = defaultdict(list)
     starts = [span[0] for _, span in marks]
@@ -97,9 +96,8 @@ def device_steps(trace: Trace, work: Sequence[Event]) -> ProfiledSteps:
         basis = "Steps as the GPU saw them: from the first work of a step to the first of the next"
         return _sorted(_by_calls(marks, own, before), basis) or _whole(work)
     beside = marks if marks and work[-1].end > marks[0][1][0] and work[0].start < marks[-1][1][1] else []
-    side = "GPU" if on_device else "CPU"
-    basis = f"Steps by the marks on the {side}'s side: no call that started the GPU's work was recorded in one"
-    return _sorted(_by_marks(on_device or beside, work), basis) or _whole(work)
+    basis = "Steps by the CPU's marks: no call that started the GPU's work was recorded in one"
+    return _sorted(_by_marks(beside, work), basis) or _whole(work)
 
 
 def cpu_steps(trace: Trace) -> ProfiledSteps:

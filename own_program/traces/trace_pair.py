@@ -23,7 +23,7 @@ _LASTS = "a step in all"
 _FEW = 6  # steps, below which only large changes are told apart
 _MATTERS = 0.002  # of a step: what changed by less is no difference worth naming
 _SHOWN = 0.0005
-_MOST_ROWS, _NOTED, _TOLD = 6, 5, 3
+_MOST_ROWS, _TOLD = 6, 3
 _OTHER_SIZES = 0.2  # by which the logarithms of tensors' sizes may differ: the last batch is often smaller
 
 
@@ -90,7 +90,7 @@ class TracePair(Shown):
     def card(self) -> Card:
         """What differs most, and everything that was compared."""
         steps = [min(len(a.steps), len(b.steps)) for a, b in self.pairs]
-        notes = self._named()
+        notes = []
         if max(steps, default=0) > 1:
             notes.append(
                 "In brackets is an interval of the difference, 95% for all lines of a kind together, as if steps were "
@@ -157,24 +157,6 @@ class TracePair(Shown):
         heads = ("", "before", "after", "change", "told apart")
         columns = zip(heads, zip(*rows, strict=True), strict=False)
         return Grid("", tuple(TableColumn(head, each, numeric=bool(head)) for head, each in columns)) if rows else None
-
-    def _named(self) -> list[str]:
-        """The operators or kernels that changed most, where it is their time that differs."""
-        what, place = ("operators", on_cpu.OPERATORS) if self.before.cpu else ("kernels that compute", on_gpu.COMPUTE)
-        notes = []
-        for (before, after), of_kind in zip(self.pairs, self.changes, strict=True):
-            if not any(change.carried and change.what == place for change in of_kind):
-                continue
-            old, new = (on_gpu.by_name(group.steps, place) for group in (before, after))
-            by = {name: new.get(name, (0, 0.0))[1] - old.get(name, (0, 0.0))[1] for name in old | new}
-            most = sorted(by, key=lambda name: (-abs(by[name]), name))[:_NOTED]
-            told = [f"{name} {_signed(by[name])}" for name in most if abs(by[name]) >= _MATTERS * of_kind[0].step]
-            if told:
-                notes.append(
-                    f"Of the {what} in {before.name}, these changed most, a step on average: {', '.join(told)}. "
-                    "None was tested by itself."
-                )
-        return notes
 
 
 def _changes(before: StepGroup, after: StepGroup, places: Sequence[str]) -> list[Change]:

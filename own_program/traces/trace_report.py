@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -135,32 +134,21 @@ def _sentence(found: TraceTime, plan: Sequence[Advice]) -> list[str | Toned]:
     if largest in why:
         said += f". {why[largest]}"
         return [f"{said} Of what is known, change first: ", first, "."] if plan else [said]
-    most, product = _one_operators(found) if largest == on_gpu.COMPUTE else ("", True)
-    said += most
     if plan:
-        unknown = _unexplained(found, plan[0].saves) if product else ""
+        unknown = _unexplained(found, plan[0].saves)
         then = ". To change first: " if unknown is None else f"{unknown}. Of what is known, change first: "
         return [said + then, first, "."]
     if found.cpu and found.cpu.for_gpu:
         return [f"{said}; what the GPU did is not in the file."]
     places = [place for place in found.places if place not in (on_gpu.COMPUTE, on_cpu.OPERATORS)]
     rest = max(places, key=lambda place: found.share(place))
-    if product and found.share(rest) < _SUSPECT:
+    if found.share(rest) < _SUSPECT:
         return [Toned("Nothing stands out"), f": {said[0].lower()}{said[1:]}."]
     if largest == on_cpu.PYTHON_CODE and (unknown := _unexplained(found, 0.0)):
         return [f"{said}{unknown}."]
     if rest != largest and found.share(rest) >= _SUSPECT:
         said += f". Most of the rest is {rest} ({format_percent(found.share(rest))})"
     return [f"{said}; no change follows from that."]
-
-
-def _one_operators(found: TraceTime) -> tuple[str, bool]:
-    """The operator that most of the computing is of, if it is of one; and whether that is a matrix product."""
-    computed: Counter[tuple[str, bool]] = sum((gpu.computed for gpu in found.gpus), Counter())
-    (operator, product), lasts = next(iter(computed.most_common(1)), (("", True), 0.0))
-    if not operator or lasts <= computed.total() / 2:
-        return "", True
-    return f"; {format_percent(lasts / computed.total())} of the computing is {operator}", product
 
 
 def _largest_part(found: TraceTime) -> str:
@@ -186,8 +174,8 @@ def _why(found: TraceTime, plan: Sequence[Advice]) -> dict[str, str]:
     anew = on_cpu.COMPILING if found.cpu else on_gpu.COMPILING
     later = f" {_LATER}" if found.marked else " Record later steps."  # how is said anyway
     said = {
-        on_gpu.QUEUED: "The next kernel had been launched by then: the GPU waited for another stream or another GPU, "
-        "or kernels are missing from the file.",
+        on_gpu.QUEUED: "The next kernel had been launched by then: the GPU went from one short kernel to the next, "
+        "waited for another stream or another GPU, or kernels are missing from the file.",
         on_gpu.UNKNOWN: "No launches were recorded, so why the GPU was idle is unknown. Record ProfilerActivity.CPU, "
         "too.",
         on_gpu.PROFILER: "That is the profiler's own work: without it, a step is shorter.",
@@ -203,8 +191,7 @@ def _why(found: TraceTime, plan: Sequence[Advice]) -> dict[str, str]:
         )
     if any(advice.change == COMPILE_ONCE for advice in plan):
         del said[anew]
-    parts = {place: found.share(place) for place in said} | {on_gpu.QUEUED: found.share(on_gpu.LONG_QUEUED)}
-    return {place: said[place] for place in said if parts[place] >= _SUSPECT}
+    return {place: why for place, why in said.items() if found.share(place) >= _SUSPECT}
 
 
 def _unexplained(found: TraceTime, saves: float) -> str | None:
@@ -227,7 +214,7 @@ def _most_of_python(found: TraceTime, python: float) -> str:
 
 
 def _warning(found: TraceTime, plan: Sequence[Advice]) -> str:
-    parts = [f"{found.trace.left_out:,} events without a time were left out."] if found.trace.left_out else []
+    parts = []
     if found.cpu and found.cpu.for_gpu:
         parts.append(
             "There was a GPU, and no work of its is in the file: only the CPU's side is told, without a plan. "

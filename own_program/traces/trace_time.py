@@ -99,7 +99,7 @@ def trace_time(trace: Trace) -> TraceTime:
     anomaly, origin = anomaly_mode(trace), origin_of(trace)
     devices = sorted({event.device for kind in DEVICE for event in trace.events[kind] if event.end > event.start})
     found = TraceTime(trace, [], None, [], anomaly, origin, data_loader_time(trace))
-    found.gpus = [gpu_time(trace, device, anomaly, origin) for device in devices]
+    found.gpus = [gpu_time(trace, device, anomaly) for device in devices]
     found.cpu = None if devices else cpu_time(trace, anomaly, origin)
     for part in found.parts:
         device = part.device if isinstance(part, GpuTime) else None

@@ -19,13 +19,10 @@ _LEAST = 0.025  # of a step: what saves less at most is no entry
 _LEAST_OF_KERNELS = 0.05  # a kernel does something; a lesson only makes it faster
 _LEAST_MANY = 0.10  # and of many small operators or kernels
 _LEAST_SMALL = 200  # small operators in a step, from which on their number is what costs
-_LEAST_UPDATES = 100
-_LEAST_OWN = 100  # launches outside the model
 _LEAST_OF_ANOMALY = 0.001  # its checks are the smaller part of what it takes
 _MOST_PER_LAUNCH_US = 100.0  # that the GPU waits for each
 _SMALL_BATCH = 0.25  # of a step that the GPU waits for launches: more work in each would cost little
 _MOST_ENTRIES = 5
-_ENOUGH_STEPS = 4  # to say that one of them is the exception
 _TENSOR_CORES, _BFLOAT16 = (7, 0), (8, 0)  # compute capabilities that have them
 
 
@@ -70,9 +67,6 @@ def _advice(found: TraceTime, entry: _Entry) -> Advice | None:
     of += ", and next to nothing of the others" if len(named) < len(groups) <= 4 else ""
     times = first.times(evidence)
     times += "" if first.whole else " a step" if only else f" in {first.name}"
-    amounts = [entry.saves(step) for step in first.steps]
-    if len(amounts) >= _ENOUGH_STEPS and max(amounts) > sum(amounts) / 2:
-        times += f", most of it in step {first.steps[amounts.index(max(amounts))].number} alone"
     because = f"{entry.because[0].upper()}{entry.because[1:]}: {times}.{entry.more and ' '}{entry.more}"
     return Advice(entry.change, because, entry.lesson, min(1.0, first.share(entry.saves)), "at most", of)
 
@@ -165,7 +159,7 @@ def _compiles(found: TraceTime, *parts: tuple[Amount, float, str, str], more: st
         return []
     saves: Amount = lambda step: sum(part[0](step) for part in parts)  # noqa: E731
     speaks: Amount = lambda step: sum(part[0](step) for part in speak)  # noqa: E731
-    because, more = "; ".join(part[3] for part in speak), f"{more} {_whose(found)}".strip()
+    because = "; ".join(part[3] for part in speak)
     return [_Entry(speak[0][2], "torch_compile", saves, because, 0.0, speaks, more)]
 
 
@@ -174,7 +168,6 @@ def _on_gpu(found: TraceTime) -> list[_Entry]:
     hidden = found.share(on_gpu.HIDDEN)
     sends = "communication ({}) ran with no computing beside it (waits for slower ranks are in it; "
     sends += f"{format_percent(hidden)} of the time more is hidden)" if hidden >= 0.001 else "none is hidden)"
-    pinned, alone = _sum(on_gpu.PINNED), "ran with no computing beside them"
     return [
         _loads(found, on_gpu.DATA, "the GPU was idle while the program was"),
         *_waits_for_the_host(found),
@@ -192,26 +185,6 @@ def _on_gpu(found: TraceTime) -> list[_Entry]:
             "copies from pageable memory, or the CPU's preparing them, held the GPU up",
         ),
         _Entry(
-            "copy the next batch while the GPU computes",
-            "pinned_memory",
-            _least(pinned, _rest(on_gpu.PINNED)),
-            f"copies to the GPU {alone}",
-            speaks=pinned,
-        ),
-        _Entry(
-            "copy fewer results to the host",
-            "host_device_syncs",
-            _sum(on_gpu.TO_HOST),
-            f"copies to the host {alone}",
-        ),
-        _Entry(
-            "copy less within the GPU's memory",
-            "profiler",
-            _sum(on_gpu.WITHIN),
-            f"copies within the GPU's memory {alone}{_copied(found)}",
-            _LEAST_OF_KERNELS,
-        ),
-        _Entry(
             "call scaled_dot_product_attention",
             "flash_attention",
             _sum(on_gpu.ATTENTION),
@@ -220,20 +193,14 @@ def _on_gpu(found: TraceTime) -> list[_Entry]:
             _LEAST_OF_KERNELS,
         ),
         _Entry(
-            "update all parameters in one kernel (fused=True, or a compiled optimizer)",
-            "torch_compile",
-            _sum(on_gpu.OPTIMIZER, on_gpu.OPTIMIZER_LAUNCH),
-            "the optimizer's step ran as several kernels for each update",
+            "compute in float32 (or less)",
+            "mixed_precision",
+            _sum(on_gpu.DOUBLE),
+            "kernels ran in float64, as their names say",
             _LEAST_OF_KERNELS,
-            _sum(on_gpu.OPTIMIZER),
         ),
-        _double("kernels ran in float64, as their names say"),
         *_in_16_bits(found),
     ]
-
-
-def _double(because: str) -> _Entry:
-    return _Entry("compute in float32 (or less)", "mixed_precision", _sum(on_gpu.DOUBLE), because, _LEAST_OF_KERNELS)
 
 
 def _in_16_bits(found: TraceTime) -> list[_Entry]:
@@ -254,38 +221,17 @@ def _in_16_bits(found: TraceTime) -> list[_Entry]:
     return [_Entry(f"compute in 16 bits ({how})", "mixed_precision", saves, because, _LEAST_OF_KERNELS, speaks)]
 
 
-def _copied(found: TraceTime) -> str:
-    """Which operators copy within the GPU's memory, and where."""
-    copied: Counter[tuple[str, str]] = sum((gpu.copied for gpu in found.gpus), Counter())
-    named = [
-        f"{operator}{f' in {short_name(line)}' if line else ''} ({format_percent(lasts / copied.total())} of them)"
-        for (operator, line), lasts in copied.most_common(3)
-        if operator and lasts > 0.05 * copied.total()
-    ]
-    return f", made by {listed(named)}" if named else "; which operator makes them, the file does not say"
-
-
 def _waits_for_the_host(found: TraceTime) -> list[_Entry]:
     """Where the host came late: since it had waited for the device, by its launches, or by other work of its own."""
     groups, gpus, (steps, each) = found.groups, found.gpus, _steps(found)
-    launches, graphs = (sum(gpu.launches for gpu in gpus) / steps, sum(gpu.graphs for gpu in gpus) / steps)
+    launches = sum(gpu.launches for gpu in gpus) / steps
     waits, late = _sum(on_gpu.SYNC), _sum(on_gpu.LAUNCH)
-    # What the host does by itself for longer than the device works, no running ahead can hide.
-    slow = found.share(on_gpu.AFTER_SYNC) > total(groups, _rest(*on_gpu.IDLE))
-    if slow:
-        waits, late = _less(waits, on_gpu.AFTER_SYNC), _sum(on_gpu.LAUNCH, on_gpu.AFTER_SYNC)
     who: Counter[str] = sum((gpu.waits for gpu in gpus), Counter())
     where = "".join(f" in {name}" for name, _ in who.most_common(1))
     because = f"the GPU ran dry while the program waited for it{where}, and idled until more was launched"
     saves = _least(waits, _rest(*on_gpu.IDLE))
     entries = [_Entry("let the program run ahead of the GPU", "host_device_syncs", saves, because, speaks=waits)]
     parts = [
-        (
-            _sum(on_gpu.SHORT),
-            _LEAST_OF_KERNELS,
-            "run fewer kernels, each for longer: compile the model",
-            "the GPU was idle for moments from one short kernel to the next, which had been launched",
-        ),
         (
             _sum(on_gpu.POINTWISE),
             _LEAST_MANY,
@@ -297,35 +243,25 @@ def _waits_for_the_host(found: TraceTime) -> list[_Entry]:
     # work, of which a compiler knows nothing.
     waited, inside = sum(late(step) for group in groups for step in group.steps), sum(gpu.in_operators for gpu in gpus)
     until, of = "the GPU had nothing to do until the CPU", f" made its next launch, of {launches:,.0f} {each}"
-    of += f" ({graphs:,.0f} of graphs)" if graphs >= 1 else ""
-    if graphs * 2 > launches or (waited > _MOST_PER_LAUNCH_US * launches * steps and inside < waited / 2):
+    if waited > _MOST_PER_LAUNCH_US * launches * steps and inside < waited / 2:
         change = "find what the CPU does between its launches, and do less of it"
         more = "" if found.trace.events[PYTHON] else "Record with with_stack=True to see in which function of yours."
-        because = until + _meanwhile(found, slow, waited) + of
+        because = until + _meanwhile(found, waited) + of
         return [*entries, *_compiles(found, *parts), _Entry(change, "profiler", late, because, more=more)]
-    operators: Counter[str] = sum((gpu.own_launches for gpu in gpus), Counter())
-    own, models = operators.total() / steps, late
-    if own >= _LEAST_OWN:
-        because = f"{until} made its next launch: {own:,.0f} of {launches:,.0f} {each} come from "
-        because += f"your own code outside the model{_outside(found, operators, steps)}"
-        saves, speaks = _sum(on_gpu.OWN_LAUNCH, on_gpu.OWN_KERNELS), _sum(on_gpu.OWN_LAUNCH)
-        entries.append(_Entry(_CALL_FEWER, "launch_bound", saves, because, speaks=speaks))
-        of = f" made its next launch, of {launches - own:,.0f} {each} for the model"
-        models = _less(late, on_gpu.OWN_LAUNCH)
     change = "launch less: compile the step"
     change += ", with CUDA graphs (mode='reduce-overhead')" if found.trace.nvidia else ""
-    share = total(groups, models)
-    more = "A larger batch, if memory is left, gives each launch more to do." if share > _SMALL_BATCH else ""
-    return [*entries, *_compiles(found, (models, _LEAST, change, until + of), *parts, more=more)]
+    more = ""
+    if total(groups, late) > _SMALL_BATCH:
+        more = "A larger batch, if memory is left, gives each launch more to do."
+    return [*entries, *_compiles(found, (late, _LEAST, change, until + of), *parts, more=more)]
 
 
-def _meanwhile(found: TraceTime, slow: bool, waited: float) -> str:
+def _meanwhile(found: TraceTime, waited: float) -> str:
     """In which of the program's functions the CPU was while the GPU waited for it, if mostly in one."""
     functions: Counter[str] = Counter()
     for gpu in found.gpus:
-        for (tid, had_waited), spans in gpu.silent.items():
-            if slow or not had_waited:
-                functions += on_cpu.own_functions(found.trace, tid, spans)
+        for tid, spans in gpu.silent.items():
+            functions += on_cpu.own_functions(found.trace, tid, spans)
     name, lasts = next(iter(functions.most_common(1)), ("", 0.0))
     return f", most of that time in {short_name(name)}," if lasts > waited / 2 else ""
 
@@ -360,12 +296,7 @@ def _on_cpu(found: TraceTime) -> list[_Entry]:
     entries = [
         _loads(found, on_cpu.LOADING, "the program was"),
         _communicates(found, on_cpu.COMMUNICATION, collectives, f"{because}are in it)"),
-        _double("operators ran on tensors in float64"),
     ]
-    if cpu.updates / steps >= _LEAST_UPDATES and not cpu.fused:
-        because = f"the optimizer called {cpu.updates / steps:,.0f} operators {each}"
-        change = "update all parameters in one call (fused=True, or a compiled optimizer)"
-        entries.append(_Entry(change, "torch_compile", _sum(on_cpu.OPTIMIZING), because, _LEAST_MANY))
     if max(group.share(_sum(on_cpu.SMALL)) for group in found.groups) < _LEAST_MANY:
         return entries
     if cpu.own_small / steps >= _LEAST_SMALL:

@@ -261,6 +261,25 @@ def test_a_setting_under_which_the_request_is_met_is_found() -> None:
     assert device.plan[0].saves is None
 
 
+LOSS = frames(("/env/lib/python3.11/site-packages/torch/nn/functional.py", 3, "cross_entropy"), train(21))
+
+
+@pytest.mark.parametrize(
+    ("stack", "change"),
+    [
+        (LOSS, "compute the loss in pieces, or use a fused loss"),
+        (FORWARD, "use a smaller batch or shorter inputs, or let the largest lines work in pieces"),
+    ],
+    ids=["copies of logits", "a forward pass that no gradient comes from"],
+)
+def test_what_the_tensors_were_for_is_advised_on_where_memory_ran_out(stack: list[dict[str, Any]], change: str) -> None:
+    program = Recorded(device_bytes=1000 * MIB)
+    program.take("inputs", 100 * MIB, INPUT)
+    for number in range(3):
+        program.take(f"large {number}", 400 * MIB, stack)
+    assert [advice.change for advice in device_of(program).plan] == [change]
+
+
 # Several devices, and no history
 
 

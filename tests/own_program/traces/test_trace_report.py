@@ -218,6 +218,19 @@ def test_compiling_in_each_step_is_told_as_such():
     assert only(report).change == "compile once, not in each step"
 
 
+def test_a_launch_that_loads_code_is_told_as_a_first_use():
+    made, now = MadeUp(), 0.0
+    made.step(0, 0, 7000)
+    for number in range(8):
+        lasts = 6600.0 if number == 3 else 5.0
+        made.work(GEMM, now + lasts, 10, launched=now, call_lasts=lasts)
+        now += lasts + 20
+    report = read(made)
+    assert report.plan == ()
+    assert share(report, places.START) > 0.9
+    assert "cudaLaunchKernel took 6.60 ms, far longer than others of its kind: a first use" in report.card().words
+
+
 def test_several_gpus_in_one_trace_each_have_a_column():
     made = MadeUp()
     for start in made.steps():

@@ -27,7 +27,10 @@ GPU = dataclasses.replace(
 CPU = dataclasses.replace(
     example_results.CPU, machine="some-cpu", device_name="Some CPU", date="2026-03-01", torch_threads=1
 )
+TWO_GPUS = dataclasses.replace(GPU, machine="two-gpus", gpu_count=2)
 # What a careless folder name and a careless field could make of a CPU.
+CPU_IN_DISGUISE = dataclasses.replace(TWO_GPUS, machine="nvidia-h200", device_kind="cpu")
+
 ROUNDS = 24
 # A machine whose records are committed, those of `caching_allocator` among them.
 EPYC = "amd-epyc-2-cores-24gib-19e9"

@@ -14,6 +14,8 @@ from course_utils.lessons.in_place_operations import cases
 from course_utils.materials.step_memory import kept_bytes, worked_out
 from course_utils.measure.devices import Device
 
+NEWER = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 15)  # its linear layer gives no view
+
 
 @pytest.mark.parametrize(("name", "tensors"), [("LeakyReLU", 4), ("SiLU", 0)])
 def test_the_flag_saves_a_tensor_for_each_block_or_none_and_a_gpus_step_is_worked_out_as_it_is_measured(name, tensors):
@@ -47,9 +49,9 @@ def test_leaky_relu_in_place_saves_before_what_keeps_its_input(following: nn.Mod
 
 
 @pytest.mark.parametrize(
-    ("size", "bias", "more"), [((8, 128, 64), True, 1), ((1024, 64), True, 0), ((8, 128, 64), False, 0)]
+    ("size", "bias", "more"), [((8, 128, 64), True, not NEWER), ((1024, 64), True, 0), ((8, 128, 64), False, 0)]
 )
-def test_after_a_linear_layer_with_bias_on_3d_input_the_gradient_is_copied_and_the_peak_rises(size, bias, more):
+def test_before_2_15_a_linear_layer_with_bias_on_3d_input_has_the_gradient_copied_and_the_peak_rises(size, bias, more):
     def step(inplace: bool) -> None:
         nn.Sequential(nn.Linear(64, 256, bias), nn.LeakyReLU(inplace=inplace), nn.Linear(256, 64))(x).sum().backward()
 

@@ -57,6 +57,7 @@ def test_recorded_memory_is_simulated_to_the_byte(path: Path) -> None:
     assert replay.run.begin.ties == ties  # where the other one would do as well, it was not needed
     assert same_end(replay)
     assert len(replay.run) > 80
+    assert replay.run.reserved_bytes[-1] == snapshot.end.reserved_bytes
     check_state(replay.run, len(replay.run))
 
 

@@ -4,31 +4,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from course_utils.memory.allocator import AllocatorOptions
-from tests.memory.test_allocator import TRACES, check_state
+from tests.memory.test_allocator import TRACES
 from tests.replays import load_snapshot, same_end
 
 MIB = 2**20
-
-
-@pytest.mark.parametrize("path", sorted(TRACES.glob("*.json")), ids=lambda path: path.stem)
-def test_recorded_memory_is_simulated_to_the_byte(path: Path) -> None:
-    """Recorded from libc10_cuda.so of the version in the name, over a stand-in for the CUDA driver (no GPU)."""
-    origin = json.loads(path.read_text())["made_with"]
-    snapshot = load_snapshot(path)
-    assert snapshot.start.segments == ()
-    ties = "oldest" if origin["torch"].startswith("2.13") else "lowest"
-    replay = snapshot.replay(cap_bytes=origin["cap_bytes"], device_bytes=origin["device_bytes"], ties=ties)
-    assert replay.agrees
-    assert replay.moved == 0
-    assert same_end(replay)
-    assert len(replay.run) > 80
-    assert replay.run.reserved_bytes[-1] == snapshot.end.reserved_bytes
-    check_state(replay.run, len(replay.run))
 
 
 @pytest.mark.parametrize("name", ["default-2.13.0", "expandable_segments-2.13.0"])

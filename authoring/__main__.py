@@ -1,19 +1,15 @@
-"""What instructors run: ``python -m authoring demo LESSON``, ``slides [LESSON ...]`` and ``report``."""
+"""What instructors run: ``python -m authoring demo LESSON``, and ``slides [LESSON ...]``."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from authoring import demo, slides, teaching
-from authoring.claims_in_report import claims_section
 from authoring.expressions import EvidenceError
-from course_utils.commands import CommandError, report_page
 from course_utils.files import write_whole
 from course_utils.lesson_notebooks import LessonError, find_lesson, find_lessons, notebooks_root
-from course_utils.results.store import RecordError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -26,22 +22,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     verb.add_argument("--new", action="store_true", help="make the copy anew, also if you have edited it")
     verb.set_defaults(run=_demo)
 
-    about = "write the slides of lessons, as pages that need no network"
+    about = "write the slides of lessons to slides/, as pages that need no network"
     verb = verbs.add_parser("slides", help=about, description=about)
     verb.add_argument("lessons", nargs="*", metavar="LESSON", help="default: all")
-    verb.add_argument("--output", type=Path, metavar="FOLDER", help="default: slides/ beside the notebooks")
     verb.set_defaults(run=_slides)
-
-    verb = verbs.add_parser("report", help="the learner's report, with the claims that one's own records decide")
-    verb.add_argument("--output", type=Path, default=Path("report.html"), metavar="FILE", help="default: report.html")
-    verb.set_defaults(run=_report)
 
     options, others = parser.parse_known_args(arguments)
     if others and options.run is not _demo:
         parser.error(f"unrecognized arguments: {' '.join(others)}")
     try:
         return options.run(options, others)
-    except (LessonError, EvidenceError, RecordError, CommandError) as error:
+    except (LessonError, EvidenceError) as error:
         print(error, file=sys.stderr)
     except OSError as error:
         print(f"{error.filename} cannot be written: {error.strerror}.", file=sys.stderr)
@@ -64,17 +55,9 @@ def _demo(options: argparse.Namespace, for_jupyterlab: Sequence[str]) -> int:
 
 def _slides(options: argparse.Namespace, _: Sequence[str]) -> int:
     lessons = [find_lesson(name) for name in options.lessons] or find_lessons()
-    folder = options.output or notebooks_root().resolve().parent / "slides"
-    print("\n".join(map(str, slides.write_slides(lessons, folder))))
+    pages = slides.write_slides(lessons, notebooks_root().resolve().parent / "slides")
+    print("\n".join(map(str, pages)))
     return 0
-
-
-def _report(options: argparse.Namespace, _: Sequence[str]) -> int:
-    where, unread = report_page.build(options.output, claims_section())
-    print(where)
-    if unread:
-        print(unread, file=sys.stderr)
-    return 1 if unread else 0
 
 
 if __name__ == "__main__":

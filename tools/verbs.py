@@ -196,7 +196,7 @@ VERBS: dict[str, tuple[Callable[[list[str]], int], str]] = {
     "record": (record, 'run lessons and keep what they measured here; ARGS="pinned_memory" for one of them'),
     "refresh": (_module("authoring.pages.refresh"), "bring pages and stored outputs up to date with the records"),
     "check": (_course("check"), "what this machine can measure live, and how to get what is missing"),
-    "report": (_module("authoring", "report"), "one page: your results beside the recorded machines"),
+    "report": (_course("report"), "one page: your results beside the recorded machines"),
     "demo": (_module("authoring", "demo"), "open a lesson's five-minute path in large type: make demo ARGS=04"),
     "slides": (_module("authoring", "slides"), 'the slides of all lessons, in slides/; ARGS="04 09" for some of them'),
     "compare": (_course("compare"), 'which verdicts changed; ARGS="A B": machines, or folders of records'),

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 from course_utils.commands import CommandError
 from course_utils.files import write_whole
-from course_utils.lesson_notebooks import LessonError
+from course_utils.lesson_notebooks import LessonError, find_lesson, find_lessons
+from course_utils.results import store
 from course_utils.show.suggestions import typed
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ def main(argv: Sequence[str] | None = None, add_verbs: Callable[[Verb], None] = 
         return int(leaving.code or 0)
     except LessonError as error:
         return complain(str(error), WRONG_USE)
-    except CommandError as error:
+    except (CommandError, store.RecordError) as error:
         return complain(str(error), FAILED)
     except KeyboardInterrupt:
         return complain("stopped", STOPPED)
@@ -111,14 +112,11 @@ def _check(_: argparse.Namespace) -> int:
 
     check = machine_check.look()
     print(check.in_words(_width()))
-    return FAILED if check.broken else 0
+    return 0 if check.environment else FAILED
 
 
 def _copy(options: argparse.Namespace) -> int:
-    from course_utils.lesson_notebooks import find_lesson
-
-    chosen = [find_lesson(name).path for name in options.lessons]
-    for notebook in dict.fromkeys(chosen):
+    for notebook in dict.fromkeys(find_lesson(name).path for name in options.lessons):
         runs_programs = b"scripts/" in notebook.read_bytes()
         programs = sorted(notebook.parent.glob("scripts/*.*")) if runs_programs else []
         for original in (notebook, *programs):
@@ -134,13 +132,8 @@ def _copy(options: argparse.Namespace) -> int:
 
 def _record(options: argparse.Namespace) -> int:
     from course_utils.commands import recording
-    from course_utils.lesson_notebooks import find_lesson, find_lessons
-    from course_utils.results import store
 
-    chosen = [find_lesson(name) for name in options.lessons] if options.lessons else find_lessons()
-    chosen = list(dict.fromkeys(chosen))
-    if not chosen:
-        return complain("there are no lessons to record: work in a clone of the repository", FAILED)
+    chosen = list(dict.fromkeys(find_lesson(name) for name in options.lessons)) or find_lessons()
     root = store.reference_root() if options.reference else store.results_root()
     outcomes: list[Outcome] = []
     # A kill ends this program as Ctrl-C does: with the kernel gone and finished lessons kept.
@@ -154,8 +147,6 @@ def _record(options: argparse.Namespace) -> int:
                 outcomes.append(outcome)
                 bar.update()
                 bar.write(f"{outcome.lesson}: {outcome.state}, {outcome.message}", file=sys.stderr)
-    except store.RecordError as error:  # the disk is full, or cannot be written
-        return complain(str(error), FAILED)
     except KeyboardInterrupt:
         print("\nStopped.")
     kept = [outcome.lesson for outcome in outcomes if outcome.record]

@@ -17,7 +17,7 @@ from course_utils.commands import CommandError
 from course_utils.results import paired, store
 from course_utils.results.paired import Verdict
 from course_utils.results.result import Fact, Result
-from course_utils.results.store import LessonRecord, RecordError
+from course_utils.results.store import LessonRecord
 from course_utils.show.formats import format_times, listed
 
 ANOTHER_VERDICT, MOVED = "another verdict", "moved beyond noise"
@@ -25,11 +25,10 @@ ANOTHER_VERDICT, MOVED = "another verdict", "moved beyond noise"
 
 @dataclass(frozen=True)
 class RecordSet:
-    """The records of one side by lesson, what it was asked for as, and what of it could not be read."""
+    """The records of one side by lesson, and what it was asked for as."""
 
     name: str
     records: Mapping[str, LessonRecord]
-    problems: tuple[str, ...] = ()
 
     @property
     def words(self) -> str:
@@ -87,7 +86,7 @@ def _wrapped(line: str, width: int) -> str:
 
 
 def read_records(name: str) -> RecordSet:
-    """Find the records that a name stands for; what cannot be read is left out, and named among the problems.
+    """Find the records that a name stands for.
 
     Args:
         name: a machine, or the beginning of its name, ``own:MACHINE`` or ``reference:MACHINE`` where both have one, or
@@ -95,40 +94,30 @@ def read_records(name: str) -> RecordSet:
 
     Raises:
         CommandError: if there are none. The message says what to name instead.
+        RecordError: if there is no such machine, or a record is damaged.
     """
     folder = Path(name) if Path(name).is_dir() else _folder_of(name)
-    records, problems = {}, []
-    for file in sorted(folder.glob("[!.]*.json")):
-        try:
-            record = store.load_lesson(file)
-            for experiment in record.experiments:
-                record.result(experiment)
-        except RecordError as error:
-            problems.append(str(error))
-        else:
-            records[record.lesson] = record
+    records = {file.stem: store.load_lesson(file) for file in sorted(folder.glob("[!.]*.json"))}
     if not records:
-        raise CommandError(problems[0] if problems else f"there are no records in {name}")
-    return RecordSet(name, records, tuple(problems))
+        raise CommandError(f"there are no records in {name}")
+    return RecordSet(name, records)
 
 
 def _folder_of(name: str) -> Path:
     """Where a machine's records are: the reader's own, or the course's."""
     roots = {"own": store.results_root(), "reference": store.reference_root()}
     whose, _, machine = name.rpartition(":")
-    asked, machine = ({whose: roots[whose]}, machine) if whose in roots else (roots, name)
-    known = {whose: store.machines(root) for whose, root in asked.items()}
-    try:
-        machine = store.machine_named(machine, sorted({each for own in known.values() for each in own}))
-    except RecordError as error:
-        raise CommandError(f"{error} Nor is there a folder {name!r}.") from error
-    holding = [whose for whose, own in known.items() if machine in own]
-    if len(holding) > 1:
+    if whose in roots:
+        roots = {whose: roots[whose]}
+    known = {machine for root in roots.values() for machine in store.machines(root)}
+    machine = store.machine_named(machine, sorted(known))
+    folders = [root / machine for root in roots.values() if machine in store.machines(root)]
+    if len(folders) > 1:
         raise CommandError(
             f"there are records of your own and reference records of {machine!r}: "
             f"say own:{machine} or reference:{machine}"
         )
-    return roots[holding[0]] / machine
+    return folders[0]
 
 
 def compare_records(a: RecordSet, b: RecordSet) -> RecordChanges:
@@ -158,8 +147,8 @@ def compare_records(a: RecordSet, b: RecordSet) -> RecordChanges:
             if here.experiments[name].code_hash != there.experiments[name].code_hash:
                 found.setdefault("By other code", []).append(name)
             pairs += _pairs(name, one, other)
-    remarks = (f"{what}: {listed(names)}." for what, names in found.items() if names)
-    return RecordChanges(a, b, tuple(pairs), (*a.problems, *b.problems, *remarks))
+    remarks = tuple(f"{what}: {listed(names)}." for what, names in found.items() if names)
+    return RecordChanges(a, b, tuple(pairs), remarks)
 
 
 def _pairs(name: str, one: Result, other: Result) -> Iterator[Pair]:

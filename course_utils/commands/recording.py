@@ -11,14 +11,12 @@ import contextlib
 import datetime
 import json
 import logging
-import math
 import os
 import re
 import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
@@ -27,23 +25,31 @@ from typing import TYPE_CHECKING, Any
 
 from course_utils import lesson_notebooks
 from course_utils.commands import CommandError
-from course_utils.files import variables_for_children
+from course_utils.files import clone_root, variables_for_children
 from course_utils.lesson_notebooks import Lesson, LessonError
 from course_utils.measure.compiler import compiler
 from course_utils.results import store
 from course_utils.results.code_hash import code_hash
 from course_utils.results.environment import Environment
 from course_utils.results.store import Experiment, LessonRecord, RecordError
-from course_utils.results.verdicts import WORDS
-from course_utils.show.suggestions import typed
 
 if TYPE_CHECKING:
     from jupyter_client import AsyncKernelManager
     from nbclient import NotebookClient
 
-CELL_LIMIT_S = 600.0
+CELL_LIMIT_S = 600
 # Importing torch takes seconds; a driver that is stuck never answers.
 ASKING_S = 120.0
+_ASKED = """
+import json, torch
+from course_utils.measure.machine import environment
+cuda, hip = torch.version.cuda, torch.version.hip
+print(json.dumps({
+    "environment": environment().to_record(),
+    "available": torch.cuda.is_available(),
+    "built_for": f"CUDA {cuda}" if cuda else f"ROCm {hip}" if hip else "CPUs",
+}))
+"""
 # Nobody sees what the cells show: drawing it into pictures and widgets would only take time.
 _SHOW_TEXT_ALONE = ("--DisplayFormatter.active_types=text/plain", "--MimeBundleFormatter.enabled=False")
 
@@ -61,22 +67,26 @@ def satisfied(here: Environment) -> set[str]:
     return {need for need, there in met.items() if there}
 
 
-def environment_here() -> Environment:
-    """This machine, read in a process of its own so that torch stays out of this one."""
-    code = "import json, course_utils; print(json.dumps(course_utils.environment().to_record()))"
-    command = [sys.executable, "-c", code]
-    variables = variables_for_children(os.environ)
-    options = {"capture_output": True, "text": True, "timeout": ASKING_S}
+def ask_torch() -> dict[str, Any]:
+    """What torch says of this machine, in a process of its own so that torch stays out of this one."""
+    options = {"capture_output": True, "text": True, "timeout": ASKING_S, "env": variables_for_children(os.environ)}
     try:
-        child = subprocess.run(command, env=variables, check=False, **options)
+        child = subprocess.run([sys.executable, "-c", _ASKED], check=False, **options)
     except subprocess.TimeoutExpired:
         raise RecordingError(
             f"torch did not describe this machine within {ASKING_S:g} s. With a GPU, see whether nvidia-smi answers"
         ) from None
     if child.returncode != 0:
         last = (child.stderr.strip() or f"exit status {child.returncode}").splitlines()[-1]
-        raise RecordingError(f"this machine cannot be described: {last}. Run {typed('check')}.")
-    return Environment.from_record(json.loads(child.stdout.splitlines()[-1]))
+        again = "Delete the folder .venv and run `make lab` to install it again"
+        advice = again if clone_root() else "Install it again: `pip install --upgrade torch`"
+        raise RecordingError(f"torch does not start: {last}. {advice}")
+    return json.loads(child.stdout.splitlines()[-1])
+
+
+def environment_here() -> Environment:
+    """This machine, as torch sees it."""
+    return Environment.from_record(ask_torch()["environment"])
 
 
 def interrupted_experiments(record: LessonRecord) -> list[str]:
@@ -127,7 +137,7 @@ def record_lesson(
     root: Path,
     here: Environment,
     *,
-    timeout_s: float = CELL_LIMIT_S,
+    timeout_s: int = CELL_LIMIT_S,
     reference: bool = False,
     allow_busy: bool = False,
     on_cell: Callable[[str], None] = lambda place: None,
@@ -189,7 +199,7 @@ def _gather(lesson: Lesson, kept: Path, here: Environment, seconds: float) -> Le
 # The kernel
 
 
-def _run_notebook(path: Path, staging: Path, size: str, timeout_s: float, on_cell: Callable[[str], None]) -> None:
+def _run_notebook(path: Path, staging: Path, size: str, timeout_s: int, on_cell: Callable[[str], None]) -> None:
     """Run all cells; the kernel and its children are gone afterwards in any case."""
     import nbformat
     from nbclient import NotebookClient
@@ -210,10 +220,8 @@ def _run_notebook(path: Path, staging: Path, size: str, timeout_s: float, on_cel
     cells = sum(cell.cell_type == "code" and bool(cell.source.strip()) for cell in notebook.cells)
     running: list[int] = []
     manager = _kernel_manager(staging)
-    # nbclient counts whole seconds, and not every traitlets takes 600.0 for a whole number.
-    whole_s = math.ceil(timeout_s)
     client = NotebookClient(
-        notebook, km=manager, timeout=whole_s, on_cell_execute=lambda cell, cell_index: running.append(cell_index)
+        notebook, km=manager, timeout=timeout_s, on_cell_execute=lambda cell, cell_index: running.append(cell_index)
     )
     # nbclient handles signals by itself only in the main thread. Here they belong to the caller.
     with ThreadPoolExecutor(1) as pool, (staging / "kernel.log").open("wb") as log:
@@ -284,7 +292,7 @@ def _kill(family: list[Any]) -> None:
 
 
 def _explained(
-    error: BaseException, notebook: Any, running: list[int], timeout_s: float, manager: AsyncKernelManager, log: Path
+    error: BaseException, notebook: Any, running: list[int], timeout_s: int, manager: AsyncKernelManager, log: Path
 ) -> RecordingError:
     """What ended a run, in one line that names the cell."""
     from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
@@ -300,7 +308,7 @@ def _explained(
         failure.traceback = re.sub(r"\x1b\[[0-9;]*m", "", error.traceback)  # without the colours of a terminal
         return failure
     if isinstance(error, CellTimeoutError):
-        return RecordingError(f"{where} took longer than {timeout_s:g} s: mend the cell, or choose COURSE_SIZE=smoke")
+        return RecordingError(f"{where} took longer than {timeout_s} s: mend the cell, or choose COURSE_SIZE=smoke")
     if isinstance(error, DeadKernelError):
         process = manager.provisioner.process
         status = process.poll() if process else None
@@ -347,10 +355,8 @@ def record_lessons(
 
 
 def _remark(lesson: Lesson, record: LessonRecord, here: Environment) -> str:
-    """How long it took, the verdicts by number, and what a reader must know: what is missing, or was disturbed."""
-    facts = Counter(fact.verdict for name in record.experiments for fact in record.result(name).facts())
-    verdicts = [f"{facts[verdict]} {word}" for verdict, word in WORDS.items() if facts[verdict]]
-    remarks = [f"in {record.seconds:.0f} s: {', '.join(verdicts) or 'nothing to compare'}"]
+    """How long it took, and what a reader must know: what is missing, or was disturbed."""
+    remarks = [f"in {record.seconds:.0f} s"]
     if missing := [name for name in lesson_notebooks.experiments(lesson) if name not in record.experiments]:
         lacking = {need for name in missing for need in lesson_notebooks.needs(lesson).get(name, ())} - satisfied(here)
         what = " and ".join(lesson_notebooks.NEEDS[need] for need in sorted(lacking))

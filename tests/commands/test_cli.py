@@ -14,19 +14,18 @@ import pytest
 from course_utils.commands import cli, machine_check, recording
 from course_utils.lesson_notebooks import find_lessons, question
 from own_program import command
-from tests import example_results, made_up_records
 from tests.sandbox import ROOT, SET_UP, Sandbox, comparing, sandbox
 from tests.sandbox import here as sandbox_here
 
 __all__ = ["sandbox"]
 
 # The process that asks torch is real, and one for all tests: torch says the same each time.
-ask_torch = functools.cache(machine_check._ask_torch)
+ask_torch = functools.cache(recording.ask_torch)
 
 
 @pytest.fixture(autouse=True)
 def _torch_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine_check, "_ask_torch", ask_torch)
+    monkeypatch.setattr(recording, "ask_torch", ask_torch)
 
 
 @pytest.fixture
@@ -70,7 +69,7 @@ def test_check_describes_this_machine_and_what_each_lesson_asks(monkeypatch, cap
     shown, here = " ".join(printed.split()), sandbox_here()
     assert f"This machine: {here.title}\n" in printed
     assert f"torch {here.torch}" in printed
-    for name in (f"name in records {here.machine}", "C++ compiler", "CUDA GPU", "jupyterlab"):
+    for name in (f"name in records {here.machine}", "C++ compiler", "CUDA GPU"):
         assert name in shown
     for lesson in find_lessons():
         asked = re.escape(" ".join(question(lesson).split()))
@@ -78,20 +77,12 @@ def test_check_describes_this_machine_and_what_each_lesson_asks(monkeypatch, cap
     assert max(map(len, printed.splitlines())) <= 100
 
 
-def test_check_says_what_is_shown_from_a_record_and_what_nobody_has_recorded(box, monkeypatch):
+def test_check_says_what_experiments_lack_here(box, monkeypatch):
     copy_and_overlap = f"{comparing('beta/copy')}\n{comparing('beta/overlap')}"
     box.notebook("04_beta", SET_UP, comparing("beta/loops"), copy_and_overlap, needs="cuda")
     monkeypatch.setattr(recording, "satisfied", lambda here: {"compiler"})
-
-    def words(lesson: str) -> str:
-        return machine_check.look().lessons[lesson][1]
-
-    assert words("00_alpha") == "runs live"
-    start = "runs live; 2 experiments need a CUDA GPU"
-    assert words("04_beta") == f"{start} (2 not recorded yet)"
-    times_s = {"short": 1e-3, "long": 2e-3}
-    made_up_records.write(box.reference, example_results.GPU, [made_up_records.comparison("beta/copy", times_s)])
-    assert words("04_beta") == f"{start} (shown from NVIDIA H200, 139 GiB, 1 not recorded yet)"
+    shown = machine_check.look().lessons
+    assert shown == {"00_alpha": ["runs live"], "04_beta": ["runs live; 2 experiments need a CUDA GPU"]}
 
 
 def test_a_torch_that_does_not_start_is_a_finding_with_advice(box):
@@ -101,7 +92,7 @@ def test_a_torch_that_does_not_start_is_a_finding_with_advice(box):
     run = box.course("check", PYTHONPATH=os.pathsep.join([str(shadow), str(ROOT)]))
     printed = " ".join((run.stdout + run.stderr).split())
     assert run.returncode == 1
-    assert "broken torch ImportError: libtorch_cpu.so: cannot open shared object file" in printed
+    assert "broken torch torch does not start: ImportError: libtorch_cpu.so: cannot open shared object" in printed
     assert "Delete the folder .venv and run `make lab`" in printed
     assert "does not run: torch is broken" in printed
     assert "Traceback" not in printed

@@ -9,7 +9,7 @@ import re
 import pytest
 
 from course_utils.commands import cli, report_page
-from course_utils.results import store
+from course_utils.lesson_notebooks import find_lessons
 from course_utils.results.curves import Curve, Curves
 from course_utils.results.environment import Environment
 from course_utils.results.measurement import Measurement
@@ -62,27 +62,30 @@ def text_of(page: str) -> str:
     return " ".join(re.sub(r"<style>.*?</style>|<[^>]+>", " ", page, flags=re.DOTALL).split())
 
 
-def test_both_machines_stand_side_by_side_with_verdict_and_interval(both, mine, other):
-    page = report_page.render(TODAY)
-    table = re.search(r'<table class="side stack".*?</table>', page, flags=re.DOTALL)[0]
-    heads = re.findall(r'<th scope="col"[^>]*>(.*?)</th>', table, flags=re.DOTALL)
-    assert [head.partition("<small>")[0] for head in heads[1:]] == [mine.title, other.title]
-    assert "this machine, smoke sizes, 2026-01-01" in table
-    assert "recorded, full sizes" in table
-    for root, machine in ((both.results, mine), (both.reference, other)):
-        case = store.load_lesson(root / machine.machine / "alpha.json").result("alpha/loops")["long <&> twice"]
-        assert f"▼ {case.in_words()}" in text_of(table)
-    assert table.count('class="verdict ') == 2
-    words = text_of(page)
-    for shown in (*NAMES, "value 2000: long", "one loop", "kernel: math; peak: 1.00 MiB", "1.25 at step 2"):
-        assert shown in words
+def sections_of(page: str) -> dict[str, str]:
+    return dict(re.findall(r'<section aria-labelledby="(\w+)">(.*?)</section>', page, flags=re.DOTALL))
+
+
+def test_the_cards_of_both_machines_stand_side_by_side(both, mine, other):
+    page, problems = report_page.render(TODAY)
+    assert problems == []
+    cards = re.findall(r'<div class="cards">(.*?</div>\n</div>)\n</div>', page, flags=re.DOTALL)
+    assert len(cards) == len(NAMES)
+    own, recorded = (text_of(card) for card in cards[0].split('<div class="course-card recorded">'))
+    assert f"yours, smoke sizes, {mine.machine}" in own
+    assert f"recorded, full sizes, {other.machine}" in own
+    assert f"Recorded: {other.title}" in recorded
+    for words in (own, recorded):
+        assert "▼ 2." in words or "▼ 1." in words
+    for shown in (*NAMES, "value", "one loop", "mask", "reserved (MiB)"):
+        assert shown in text_of(page)
 
 
 def test_the_page_holds_everything_and_escapes_what_it_shows(both):
-    page = report_page.render(TODAY)
-    assert report_page.render(TODAY) == page
+    page, _ = report_page.render(TODAY)
+    assert report_page.render(TODAY)[0] == page
     assert "Written on 2026-01-02" in page
-    assert "long &lt;&amp;&gt; twice" in page
+    assert "long &lt;&amp;&gt;" in page
     assert "<&>" not in page
     links = re.findall(r'(?:src|href|action|srcset)="([^"]*)"', page)
     assert links
@@ -93,21 +96,20 @@ def test_the_page_holds_everything_and_escapes_what_it_shows(both):
 def test_every_committed_record_can_be_shown(sandbox, monkeypatch):
     for name in ("COURSE_REFERENCE_ROOT", "COURSE_NOTEBOOKS"):
         monkeypatch.delenv(name)
-    problems = []
-    page = report_page.render(TODAY, problems=problems)
+    page, problems = report_page.render(TODAY)
     assert problems == []
-    recorded = {path.stem for path in store.reference_root().glob("*/*.json")}
-    assert set(re.findall(r'<section aria-labelledby="(\w+)">', page)) >= recorded
+    anchors = set(re.findall(r'id="(\w+)"', page))
+    assert anchors >= {lesson.name for lesson in find_lessons()}
+    assert {link[1:] for link in re.findall(r'href="(#\w+)"', page)} <= anchors
     assert "Nothing is recorded on this machine yet" in text_of(page)
 
 
 def test_your_own_lessons_are_marked_and_the_others_folded(both, other):
     both.notebook("01_beta", 'measure(name="beta/one")')
     made_up_records.write(both.reference, other, [dataclasses.replace(results(1.5)[2], name="beta/one")])
-    page = report_page.render(TODAY)
-    sections = re.findall(r'<section aria-labelledby="(\w+)">(.*?)</section>', page, flags=re.DOTALL)
-    assert [slug for slug, inside in sections if '<details class="others">' in inside] == ["beta"]
-    assert re.findall(r'<li class="here"><a href="#(\w+)"', page) == ["alpha"]
+    page, _ = report_page.render(TODAY)
+    assert [name for name, inside in sections_of(page).items() if '<details class="others">' in inside] == ["01_beta"]
+    assert re.findall(r'<li class="here"><a href="#(\w+)"', page) == ["00_alpha"]
     assert "● marks the lessons that you have recorded" in page
     assert "Not recorded on this machine yet. Run course record beta ." in text_of(page)
 
@@ -118,22 +120,22 @@ def test_a_bad_record_is_named_and_the_rest_is_shown(both, other, mine, capsys, 
     assert cli.main(["report", "--output", str(tmp_path)]) == 1
     page = (tmp_path / "report.html").read_text()
     assert f'<th scope="row">{mine.title}' in page
-    assert 'class="verdict ' in page
+    assert 'class="course-card"' in page
     # The page may be read by somebody else: who made it hears of it as well.
     for said in (page, capsys.readouterr().err):
         assert "other-gpu/alpha.json cannot be read" in said
 
 
 def test_a_busy_machine_and_other_code_are_noticed_beside_the_numbers(both, mine):
-    page = report_page.render(TODAY)
+    page, _ = report_page.render(TODAY)
     assert "Other programs" not in page
     assert "has changed" not in page
     busy = dataclasses.replace(results(2.0)[0], busy="Other programs kept 1.3 of 2 cores busy.")
     made_up_records.write(both.results, mine, [busy])
     path = both.notebooks / "00_alpha.ipynb"
     path.write_text(path.read_text().replace("measure(name", "measure(lambda: 1, name"))
-    page = report_page.render(TODAY)
-    assert f"{mine.title} (this machine, smoke sizes, 2026-01-01): Other programs kept 1.3 of 2 cores busy." in page
+    page, _ = report_page.render(TODAY)
+    assert "Other programs kept 1.3 of 2 cores busy" in page
     assert "code has changed since" in page
 
 
@@ -151,19 +153,15 @@ def test_the_command_writes_the_page_and_prints_its_path(both, capsys, monkeypat
 
 
 @pytest.mark.browser
-def test_a_browser_shows_both_machines_on_a_desk_and_on_a_phone(chromium, both, mine, tmp_path):
+def test_a_browser_shows_both_machines_on_a_desk_and_on_a_phone(chromium, both, tmp_path):
     path = tmp_path / "report.html"
     report_page.build(path)
     page = chromium.new_page()
     page.goto(path.as_uri())
     for width in (1280, 390):
         page.set_viewport_size({"width": width, "height": 900})
-        cells = page.locator("table.side").first.locator("tbody td")
-        first, second = (cells.nth(i).bounding_box() for i in range(2))
-        if width > 640:
-            assert first["y"] == second["y"]
-        else:
-            assert first["y"] < second["y"]
-            assert mine.title in cells.first.evaluate("cell => getComputedStyle(cell, '::before').content")
+        cards = page.locator(".cards").first.locator(".course-card")
+        first, second = (cards.nth(i).bounding_box() for i in range(2))
+        assert (first["y"] == second["y"]) == (width > 640)
         assert page.evaluate("document.documentElement.scrollWidth") <= width
     page.close()

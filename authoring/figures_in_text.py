@@ -13,16 +13,15 @@ from pathlib import Path
 
 from authoring import expressions
 from authoring.claims import load_claims
-from authoring.expressions import EvidenceError, NotRecordedError, in_words
+from authoring.expressions import EvidenceError, in_words
 from authoring.lesson_answers import published_rows, rows_text
 from authoring.lesson_files import load_lessons
-from authoring.markdown_texts import ANCHOR, BLANK, code_blanked, one_line, passages, sentence_at, text_files
+from authoring.markdown_texts import ANCHOR, one_line, passages, sentence_at
 from course_utils.lesson_notebooks import Lesson, LessonError, dumped, find_lesson, read_notebook
 from course_utils.results import store
 from course_utils.show.suggestions import typed
 
 WORDS_A_MINUTE = 150  # slower than a novel: code is read, too, and cells are run one by one
-NOT_RECORDED = "not recorded"
 
 MARKER = re.compile(r"<!--=(?P<what>.*?)-->(?P<text>.*?)<!--/-->", re.S)
 _COMMENT_OF_A_MARKER = re.compile(r"<!--=|<!--/-->")
@@ -42,27 +41,27 @@ def reading_minutes(texts: Iterable[str]) -> float:
     return sum(len(re.findall(r"\S*\w\S*", text)) for text in shown) / WORDS_A_MINUTE
 
 
-def running_minutes(lesson: Lesson, records: Path | None = None) -> float:
-    runs = store.records_of(lesson.slug, records or store.reference_root())
+def running_minutes(lesson: Lesson) -> float:
+    runs = store.records_of(lesson.slug, store.reference_root())
     if not runs:
         advice = f"Run {typed(f'record {lesson.slug} --reference')}."
-        raise NotRecordedError(f"no machine has recorded {lesson.slug}. {advice}")
+        raise EvidenceError(f"no machine has recorded {lesson.slug}. {advice}")
     return max(run.seconds for run in runs) / 60
 
 
-def lesson_minutes(lesson: Lesson, records: Path | None = None) -> float:
+def lesson_minutes(lesson: Lesson) -> float:
     """How long a lesson takes: reading it, the minutes that its exercises name, and running it."""
     cells = read_notebook(lesson.path)["cells"]
     texts = [cell["source"] for cell in cells if "hide-cell" not in cell["metadata"].get("tags", [])]
     exercises = sum(int(match["minutes"]) for text in texts for match in _EXERCISE.finditer(text))
-    return reading_minutes(texts) + exercises + running_minutes(lesson, records)
+    return reading_minutes(texts) + exercises + running_minutes(lesson)
 
 
 def shown_minutes(minutes: float) -> int:
     return max(5, 5 * round(minutes / 5))
 
 
-def figure(what: str, records: Path | None = None) -> str:
+def figure(what: str) -> str:
     """The words that ``EXPRESSION``, ``claim T8``, ``time SLUG`` and ``published SLUG`` stand for."""
     if match := re.fullmatch(r"claim (\w+)", what):
         claims = {claim.id: claim for claim in load_claims()}
@@ -70,10 +69,10 @@ def figure(what: str, records: Path | None = None) -> str:
             raise EvidenceError(f"the ledger has no claim {match[1]!r}; it has: {', '.join(claims)}.")
         return claims[match[1]].word + ", by others" * claims[match[1]].is_by_others
     if match := re.fullmatch(r"time (\w+)", what):
-        return f"{shown_minutes(lesson_minutes(find_lesson(match[1]), records))} minutes"
+        return f"{shown_minutes(lesson_minutes(find_lesson(match[1])))} minutes"
     if match := _BLOCK.fullmatch(what):
         return f"\n\n{_rows(match['slug'], match['rows'].split())}\n\n"
-    value, rests_on = expressions.evaluate(what, records, published=published_rows(load_lessons()))
+    value, rests_on = expressions.evaluate(what, published=published_rows(load_lessons()))
     if rests_on:
         return expressions.written(value, what)
     if "published[" not in what:
@@ -94,34 +93,27 @@ def _rows(slug: str, rows: Sequence[str]) -> str:
 # Filling texts
 
 
-def markers(text: str) -> list[re.Match[str]]:
-    """The figures of a text, as matches of `MARKER`. What stands in code is none."""
-    # A backtick inside of a marker's expression begins no code.
-    hidden = re.sub(r"(?<=<!--=).*?(?=-->)", lambda match: match[0].replace("`", "'"), text, flags=re.S)
-    blanked = code_blanked(hidden)
-    return [match for match in MARKER.finditer(text) if blanked[match.start()] != BLANK]
-
-
-def fill(text: str, records: Path | None = None) -> tuple[str, list[_Fault]]:
+def fill(text: str) -> tuple[str, list[_Fault]]:
     """A text with its figures as the records have them today; and where markers cannot be filled, and why."""
-    faults, pieces, end = [], [], 0
-    for marker in markers(text):
+    faults: list[_Fault] = []
+
+    def filled(marker: re.Match[str]) -> str:
+        words = marker["text"]
         try:
-            words = figure(one_line(marker["what"]), records)
+            words = figure(one_line(marker["what"]))
         except (EvidenceError, LessonError) as error:
-            words = NOT_RECORDED if isinstance(error, NotRecordedError) else marker["text"]
             faults.append((marker.start(), str(error)))
-        pieces += [text[end : marker.start("text")], words]
-        end = marker.end("text")
-    return "".join([*pieces, text[end:]]), faults
+        return f"<!--={marker['what']}-->{words}<!--/-->"
+
+    return MARKER.sub(filled, text), faults
 
 
 def _misplaced(text: str) -> list[_Fault]:
-    whole = {place for marker in markers(text) for place in (marker.start(), marker.end("text"))}
+    markers = [*MARKER.finditer(text)]
+    whole = {place for marker in markers for place in (marker.start(), marker.end("text"))}
     halves = [match.start() for match in _COMMENT_OF_A_MARKER.finditer(text) if match.start() not in whole]
-    advice = "half a marker, or one in code. Outside of code, it is written <!--= what -->figure<!--/-->."
-    faults = [(start, advice) for start in halves]
-    for marker in markers(text):
+    faults = [(start, "half a marker. It is written <!--= what -->figure<!--/-->.") for start in halves]
+    for marker in markers:
         line = text[text.rfind("\n", 0, marker.start()) + 1 : marker.start()]
         if not re.sub(r"^\s*(?:(?:[-*+>]|\d+[.)])\s+)*", "", line) and not _BLOCK.fullmatch(one_line(marker["what"])):
             # Markdown takes a line that begins with a comment for HTML, and shows the rest of it as it stands.
@@ -129,26 +121,27 @@ def _misplaced(text: str) -> list[_Fault]:
     return faults
 
 
-def _faults(text: str, records: Path | None) -> list[_Fault]:
-    filled, faults = fill(text, records)
+def _faults(text: str) -> list[_Fault]:
+    filled, faults = fill(text)
     faults = [*_misplaced(text), *faults]
-    for before, after in zip(markers(text), markers(filled), strict=True):
-        if before["text"] != after["text"] and after["text"] != NOT_RECORDED:
+    for before, after in zip(MARKER.finditer(text), MARKER.finditer(filled), strict=True):
+        if before["text"] != after["text"]:
             differs = f"it says {before['text']!r}, and the records give {after['text']!r}"
             faults.append((before.start(), f"{differs}. Run `make refresh`, and read the sentence again."))
     return faults
 
 
-def check(files: Iterable[Path] | None = None, records: Path | None = None) -> list[str]:
-    """One message for each figure in the files (or in all texts) that is not the recorded one, with its sentence."""
-    found = []
-    for passage in (passage for path in files or text_files() for passage in passages(path)):
-        for start, problem in _faults(passage.text, records):
-            found.append(f'{passage.where}: "{sentence_at(passage.text, start)}": {problem}')
-    return found
+def check(files: Iterable[Path]) -> list[str]:
+    """One message for each figure in the files that is not the recorded one, with its sentence."""
+    return [
+        f'{passage.where}: "{sentence_at(passage.text, start)}": {problem}'
+        for path in files
+        for passage in passages(path)
+        for start, problem in _faults(passage.text)
+    ]
 
 
-def write(files: Sequence[Path], records: Path | None = None) -> tuple[list[Path], list[str]]:
+def write(files: Sequence[Path]) -> tuple[list[Path], list[str]]:
     """Fills in the figures, and returns the files that changed and what `check` still says of them."""
     changed = []
     for path in files:
@@ -159,11 +152,11 @@ def write(files: Sequence[Path], records: Path | None = None) -> tuple[list[Path
             notebook = read_notebook(path)
             for cell in notebook["cells"]:
                 if cell["cell_type"] == "markdown":
-                    cell["source"] = fill(cell["source"], records)[0]
+                    cell["source"] = fill(cell["source"])[0]
             after = dumped(notebook).encode()
         else:
-            after = fill(before.decode(), records)[0].encode()
+            after = fill(before.decode())[0].encode()
         if after != before:
             path.write_bytes(after)
             changed.append(path)
-    return changed, check(files, records)
+    return changed, check(files)

@@ -16,8 +16,8 @@ _ROOT = Path(__file__).resolve().parent.parent
 _BLOCK = re.compile(r"^```python(?P<mark>[^\n]*)\n(?P<code>.*?)^```$", re.M | re.S)
 
 
-def reference_pages(root: Path = _ROOT) -> list[Path]:
-    return sorted((root / "book" / "reference").glob("*.md"))
+def reference_pages() -> list[Path]:
+    return sorted((_ROOT / "book" / "reference").glob("*.md"))
 
 
 def code_blocks(page: Path) -> list[str]:

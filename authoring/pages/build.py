@@ -6,13 +6,10 @@ pages, the table of contents, parts of README.md) is only checked here; ``make r
 
 from __future__ import annotations
 
-import argparse
-import hashlib
 import os
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -21,7 +18,7 @@ from authoring.claims import JudgedClaim
 from authoring.lesson_files import LessonFile, load_lessons
 from authoring.pages.claims_pages import summary
 from authoring.pages.generated import BOOK, ROOT, BookError, write
-from authoring.pages.readme import README, TOC
+from authoring.pages.readme import README
 from authoring.pages.refresh import PROBLEMS, stale
 from authoring.rendering import rendered
 from authoring.slides import write_slides
@@ -59,8 +56,8 @@ def own_program_parts(can_run: bool) -> dict[str, str]:
     }
 
 
-def build(output: Path, fresh: bool = False) -> Path:
-    html = output / "_build" / "html"
+def build() -> Path:
+    """Build the book anew: Sphinx would leave a page that is gone, and say a warning about a page only once."""
     lessons = load_lessons()
     check(lessons, claims.judge_all(lessons))
     try:
@@ -69,8 +66,9 @@ def build(output: Path, fresh: bool = False) -> Path:
         print(f'The page "Your own program" will read no files, and says so. {error}', file=sys.stderr)
         python = None
     generate(lessons, reads_files=python is not None)
-    _forget_another_book(output / "_build", fresh)
-    render(output)
+    shutil.rmtree(BOOK / "_build", ignore_errors=True)
+    render()
+    html = BOOK / "_build" / "html"
     write_slides(find_lessons(), html / teaching.SLIDES, assets="../_static")  # reveal.js and MathJax are shared
     pack.add_to(html, python)
     for source_map in html.rglob("*.map"):
@@ -79,47 +77,29 @@ def build(output: Path, fresh: bool = False) -> Path:
     return html / "index.html"
 
 
-def _forget_another_book(folder: Path, fresh: bool) -> None:
-    """Throw an earlier build away that has what Sphinx would leave: a page that is gone, an old style sheet."""
-    parts = [TOC, *sorted((BOOK / "_static").glob("*.[cj]*s"))]
-    made_from = hashlib.sha256(b"".join(path.read_bytes() for path in parts)).hexdigest()
-    kept = folder / "made_from"
-    if fresh or not kept.is_file() or kept.read_text() != made_from:
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
-        kept.write_text(made_from)
-
-
-def render(output: Path) -> None:
+def render() -> None:
     """Run Jupyter Book; a warning of its is an error."""
     jupyter_book = [sys.executable, "-c", "from jupyter_book.cli.main import main; main()"]
     command = [*jupyter_book, "build", ".", "--config", "book/_config.yml", "--toc", "book/_toc.yml"]
-    command += ["--path-output", str(output), "-W", "--keep-going", "--quiet"]
+    command += ["--path-output", str(BOOK), "-W", "--keep-going", "--quiet"]
     # The book's own extension of Sphinx is `authoring.pages.outputs`, which no installed package holds.
-    path = os.pathsep.join(filter(None, [str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH")]))
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     # Python's warnings about the tools' own code are not about this book; Sphinx's warnings are not affected.
     environment = {**os.environ, "PYTHONPATH": path, "PYTHONWARNINGS": "ignore"}
     # Warnings go to stderr and are seen at once; what Jupyter Book says besides matters only when it fails.
     sphinx = subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=False)
     if sphinx.returncode != 0:
         print(sphinx.stdout, file=sys.stderr)
-        # Sphinx does not repeat a warning about a page that it has cached: the next build must read all pages again.
-        shutil.rmtree(output / "_build" / ".doctrees", ignore_errors=True)
         raise BookError("the book has errors or warnings, listed above; mend them and run `make book` again")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m authoring.pages.build", description="Build the book.")
-    parser.add_argument("--output", type=Path, default=BOOK, help="folder that gets _build (default: book)")
-    parser.add_argument("--fresh", action="store_true", help="throw an earlier build away first")
-    options = parser.parse_args(arguments)
-    started = time.perf_counter()
+def main() -> int:
     try:
-        page = build(options.output.resolve(), options.fresh)
+        page = build()
     except (*PROBLEMS, pack.PageError) as error:
         print(f"book: {error}", file=sys.stderr)
         return 1
-    print(f"The book is built in {time.perf_counter() - started:.0f} s. Open it in a browser:\n{page.as_uri()}")
+    print(f"The book is built. Open it in a browser:\n{page.as_uri()}")
     return 0
 
 

@@ -18,7 +18,7 @@ class BookError(Exception):
 
 
 def write(path: Path, content: str | bytes) -> bool:
-    """Write a file unless it holds just that: Sphinx renders what is newer again. Returns whether it changed."""
+    """Write a file unless it holds just that. Returns whether it changed."""
     if holds(path, content):
         return False
     write_whole(path, content.encode("utf-8") if isinstance(content, str) else content)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import posixpath
 import re
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -64,10 +63,7 @@ def name_claims(app: Sphinx, document: nodes.document) -> None:
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
-    """Sphinx's way to ask what an extension does, and whether the pages that it has are of this version."""
-    shown = sorted(Path(page.__file__).parent.glob("*.[cj]*s"))
-    version = zlib.crc32(b"".join(path.read_bytes() for path in shown))
-    sheets = [path for path in shown if path.suffix == ".css"]
+    sheets = sorted(Path(page.__file__).parent.glob("*.css"))
     app.connect("config-inited", lambda _, config: config.html_static_path.extend(map(str, sheets)))
     for sheet in sheets:
         app.add_css_file(sheet.name)
@@ -76,4 +72,4 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("doctree-read", link_pages)
     app.connect("doctree-read", name_claims)
     app.connect("doctree-read", add_scripts)
-    return {"env_version": version, "parallel_read_safe": True, "parallel_write_safe": True}
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -49,4 +49,4 @@ def _by_part(lessons: Iterable[LessonFile]) -> list[tuple[str, list[LessonFile]]
 
 
 def table_of_contents(lessons: Sequence[LessonFile]) -> str:
-    return page("_toc.yml", parts=_by_part(lessons), references=[path.stem for path in reference_pages(ROOT)])
+    return page("_toc.yml", parts=_by_part(lessons), references=[path.stem for path in reference_pages()])

@@ -45,7 +45,7 @@ def stale(lessons: Sequence[LessonFile], judged: Sequence[JudgedClaim]) -> list[
     out_of_date = [f"the stored outputs of notebooks/{lesson.stem}.ipynb" for lesson in stale_notebooks(lessons)]
     pages = expected_pages(lessons, judged)
     out_of_date += [_shown(path) for path, text in pages.items() if not holds(path, text)]
-    return out_of_date + figures_in_text.check(text_files(ROOT))
+    return out_of_date + figures_in_text.check(text_files())
 
 
 def refresh(lessons: Sequence[LessonFile]) -> tuple[list[str], list[str]]:
@@ -59,7 +59,7 @@ def refresh(lessons: Sequence[LessonFile]) -> tuple[list[str], list[str]]:
         changed.append(STAMPS)
     changed += [each.notebook for each in lessons if each.built and notebook_form.write(each.notebook, execute=False)]
     for _ in range(2):  # a lesson's minutes follow from what the first pass has put into it
-        filled, faults = figures_in_text.write(text_files(ROOT))
+        filled, faults = figures_in_text.write(text_files())
         changed += filled
     pages = expected_pages(lessons, claims.judge_all(lessons))
     changed += [path for path, text in pages.items() if write(path, text)]

@@ -1,4 +1,4 @@
-"""Copies to damage: of the reference records; and calls that no earlier process has run."""
+"""Reference records of a test's own: none, or a copy to damage; and calls that no earlier process has run."""
 
 from __future__ import annotations
 
@@ -12,13 +12,18 @@ from course_utils.results import store
 
 
 @pytest.fixture
-def records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def no_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where reference records are read from: a folder that is not there yet."""
+    root = tmp_path / "records"
+    monkeypatch.setenv("COURSE_REFERENCE_ROOT", str(root))
+    return root
+
+
+@pytest.fixture
+def records(no_records: Path) -> Path:
     """A copy of the reference records, which all that reads records reads."""
-    target = tmp_path / "records"
-    for machine in store.machines(store.reference_root()):
-        shutil.copytree(store.reference_root() / machine, target / machine)
-    monkeypatch.setenv("COURSE_REFERENCE_ROOT", str(target))
-    return target
+    shutil.copytree(store.package_root() / "records", no_records)
+    return no_records
 
 
 @pytest.fixture

@@ -48,7 +48,7 @@ def html() -> Path:
     built = shared / "book is built"
     with FileLock(shared / "book.lock"):
         if not built.exists():
-            command = [sys.executable, "-m", "authoring.pages.build", "--fresh"]
+            command = [sys.executable, "-m", "authoring.pages.build"]
             done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=BUILD_LIMIT_S, check=False)
             assert done.returncode == 0, done.stderr
             assert page.as_uri() in done.stdout

@@ -19,7 +19,7 @@ from typing import Any
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from authoring.classroom_text import excerpt, opening
-from authoring.execution import KERNELSPEC
+from authoring.notebook_form import KERNELSPEC
 from course_utils.files import write_whole
 from course_utils.lesson_notebooks import Lesson, LessonError, dumped, read_notebook
 from course_utils.show.page import dressed

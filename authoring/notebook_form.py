@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import argparse
 import difflib
-import hashlib
+import os
 import re
 import sys
+import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from authoring.execution import KERNELSPEC, executed
+import nbformat
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
+
 from authoring.predictions import stored_outputs
 from course_utils.files import write_whole
 from course_utils.lesson_notebooks import NEEDS, LessonError, dumped, notebooks_root, read_notebook
 from course_utils.show.page import bare
 
+KERNELSPEC = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
 STARTS = ("slide", "subslide")
 """Tags of Markdown cells that begin a slide (`authoring.slides`)."""
 _OF_CODE = ("experiment", "stable", "standalone", "set-up", "nbval-ignore-output")
@@ -25,7 +30,7 @@ TAGS = (*_OF_CODE, *(f"needs-{need}" for need in NEEDS), "hide-cell", "demo", *S
 SOLUTION = "# Solution"
 """The first line of a solution: JupyterLab shows it while the cell is folded."""
 _HEADING = re.compile(r"^##+ .+", re.MULTILINE)
-_CELL_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_TIMEOUT_S = 300
 _OF_THIS_MACHINE = re.compile(
     r"(?<![\w.:/<>-])/(?:home|root|Users|tmp|work|workspace|usr|opt|var|private|mnt|etc|srv|data|content|nix|run)/[\w.+-]+"
     r"|\b[A-Za-z]:\\[\w.]+|\b0x[0-9a-fA-F]{6,16}\b"
@@ -41,7 +46,6 @@ def tidied(notebook: dict[str, Any], file_name: str) -> tuple[dict[str, Any], li
     """
     cells: list[dict[str, Any]] = []
     problems: list[str] = []
-    identifiers: set[str] = set()
     code_cells = 0
     heading = ""
     for number, cell in enumerate(notebook["cells"], start=1):
@@ -57,8 +61,10 @@ def tidied(notebook: dict[str, Any], file_name: str) -> tuple[dict[str, Any], li
         if folded and heading.lstrip("#").startswith(" Exercise"):
             folded["outputs_hidden"] = True
             source = source if source.startswith(f"{SOLUTION}\n") else f"{SOLUTION}\n{source}"
-        clean: dict[str, Any] = {"cell_type": kind, "metadata": {}, "source": source}
-        clean["id"] = _identifier(cell.get("id"), source, identifiers)
+        identifier = cell.get("id", "")
+        if identifier in ["", *(each["id"] for each in cells)]:
+            identifier = uuid.uuid4().hex[:8]
+        clean: dict[str, Any] = {"cell_type": kind, "id": identifier, "metadata": {}, "source": source}
         if kind == "code":
             code_cells += 1
             tags |= {"nbval-ignore-output"} if "experiment" in tags else set()
@@ -89,7 +95,7 @@ def check(path: Path) -> list[str]:
     return problems
 
 
-def write(path: Path, execute: bool = True, timeout_s: float = 300) -> bool:
+def write(path: Path, execute: bool = True) -> bool:
     """Put a notebook into its form and, with ``execute``, make the outputs of its stable cells anew.
 
     The whole notebook is executed, at smoke size, because a stable cell may use what earlier cells import or define;
@@ -99,7 +105,7 @@ def write(path: Path, execute: bool = True, timeout_s: float = 300) -> bool:
     notebook = read_notebook(path)
     if execute and any("stable" in cell["metadata"].get("tags", []) for cell in notebook["cells"]):
         try:
-            notebook = executed(notebook, path.parent, timeout_s, size="smoke")
+            notebook = _executed(notebook, path.parent)
         except LessonError as error:
             raise LessonError(f"{path.name} failed, and was left as it was.\n{error}") from error
     clean, problems = tidied(notebook, path.name)
@@ -112,13 +118,28 @@ def write(path: Path, execute: bool = True, timeout_s: float = 300) -> bool:
     return True
 
 
-def _identifier(given: Any, source: str, taken: set[str]) -> str:
-    """The cell's own id if it is valid and unique, or else one that follows from its content and its place."""
-    identifier = given
-    if not isinstance(given, str) or not _CELL_ID.fullmatch(given) or given in taken:
-        identifier = hashlib.sha256(f"{len(taken)} {source}".encode()).hexdigest()[:8]
-    taken.add(identifier)
-    return identifier
+def _executed(notebook: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """A notebook with new outputs in all of its code cells, run in a kernel of its own. An error names the cell."""
+    running = nbformat.from_dict(notebook)
+    client = NotebookClient(
+        running,
+        timeout=_TIMEOUT_S,
+        kernel_name=KERNELSPEC["name"],
+        # Else each kernel that is started warns in the terminal that it talks over TCP without encryption.
+        extra_arguments=["--IPKernelApp.log_level=ERROR"],
+        resources={"metadata": {"path": str(folder)}},
+        store_widget_state=False,
+        coalesce_streams=True,  # how a text arrives in pieces is a matter of timing
+    )
+    ran = []
+    client.on_cell_execute = lambda cell, cell_index: ran.append(f"Cell {cell_index + 1} ({cell.id})")
+    try:
+        client.execute(env=os.environ | {"COURSE_SIZE": "smoke"})
+    except CellTimeoutError as error:
+        raise LessonError(f"{ran[-1]} took more than {_TIMEOUT_S} s.") from error
+    except (CellExecutionError, DeadKernelError) as error:
+        raise LessonError(f"{ran[-1]} raised:\n{error}") from error
+    return running
 
 
 def _refused_tags(kind: str, tags: set[str]) -> Iterator[str]:

@@ -20,8 +20,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from traitlets.config import Config
 
 from authoring.classroom_text import TextBlock, blocks, excerpt, opening
-from authoring.execution import KERNELSPEC
-from authoring.notebook_form import STARTS
+from authoring.notebook_form import KERNELSPEC, STARTS
 from authoring.predictions import asked
 from authoring.rendering import linked_to_pages
 from course_utils.lesson_notebooks import Lesson, LessonError, notebooks_root, read_notebook

@@ -18,7 +18,7 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
-from authoring.execution import KERNELSPEC
+from authoring.notebook_form import KERNELSPEC
 from course_utils.lesson_notebooks import find_lesson, notebooks_root
 from course_utils.lesson_order import file_name
 from course_utils.show.page import custom_css

@@ -13,13 +13,13 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import distributions, version
 from pathlib import Path
 from typing import NamedTuple, NewType
 
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from authoring.expressions import EvidenceError
@@ -85,11 +85,6 @@ class TorchFact:
     def __post_init__(self) -> None:
         if bool(self.ends) == bool(self.message) or bool(self.says) == bool(self.message):
             raise ValueError("a fact has says: and ends:, or the message: that the lesson quotes")
-        for versions in self.ends or self.message or ():
-            try:
-                SpecifierSet(versions)
-            except InvalidSpecifier as error:
-                raise ValueError(f"{versions!r} names no versions: write them as '>=2.15' or '<2.15'") from error
 
     @property
     def whole_code(self) -> str:
@@ -119,12 +114,6 @@ def _versions() -> str:
     """What may change how a call ends."""
     packages = ("torch", "lightning", "numpy")
     return str([sys.version, *(each.version for name in packages for each in distributions(name=name))])
-
-
-def outcomes_of(calls: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """How calls end, by their names, each in one line."""
-    calls = dict(calls)
-    return dict(zip(calls, (ended.how for ended in run([*calls.values()])), strict=True))
 
 
 def run(codes: Sequence[str]) -> list[Ended]:

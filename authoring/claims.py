@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from authoring import calls, expressions
 from authoring.expressions import EvidenceError, RecordedExperiment
@@ -21,10 +20,6 @@ from authoring.verdict_words import RULED
 from course_utils.results.environment import Environment
 
 SPEAKS_OF = {"any": "any machine", "CPU": "a CPU", "CUDA": "a CUDA GPU", "two GPUs": "two CUDA GPUs"}
-
-
-class OtherDeviceError(EvidenceError):
-    """A record is of another kind of machine than the claim speaks of."""
 
 
 @dataclass(frozen=True)
@@ -59,35 +54,33 @@ def load_claims(lessons: Iterable[LessonFile] | None = None) -> list[Claim]:
 def judge_all(lessons: Iterable[LessonFile] | None = None) -> list[JudgedClaim]:
     """Judge every claim of the ledger; all calls run in one process."""
     claims = load_claims(lessons)
-    calls.run([code for claim in claims for _, code in claim.calls])
+    calls.run([code for claim in claims for code in claim.calls.values()])
     return [judge(claim) for claim in claims]
 
 
-def judge(claim: Claim, root: Path | None = None, *, on: str | None = None) -> JudgedClaim:
-    """Work out what follows for a claim from the records below ``root``, and from running its calls.
-
-    ``on`` is a machine to read instead of those that the condition names.
-    """
+def judge(claim: Claim) -> JudgedClaim:
+    """Work out what follows for a claim from the reference records, and from running its calls."""
     try:
         if claim.holds:
-            return _judge_condition(claim, root, on)
+            return _judge_condition(claim)
         if claim.verdict.startswith("documented"):
             return JudgedClaim(claim, claim.verdict)
         return JudgedClaim(claim, word_of(claim.published) if claim.published else "open")
     except EvidenceError as error:
-        raise type(error)(f"{claim.id}: {error}") from error
+        raise EvidenceError(f"{claim.id}: {error}") from error
 
 
-def _judge_condition(claim: Claim, root: Path | None, on: str | None) -> JudgedClaim:
-    outcomes = calls.outcomes_of(claim.calls)
-    value, rests_on = expressions.evaluate(claim.holds, root, on=on, calls=outcomes)
+def _judge_condition(claim: Claim) -> JudgedClaim:
+    ended = calls.run([*claim.calls.values()])
+    outcomes = {name: each.how for name, each in zip(claim.calls, ended, strict=True)}
+    value, rests_on = expressions.evaluate(claim.holds, calls=outcomes)
     truths = value if isinstance(value, list | tuple) else [value]
     if not truths or not all(isinstance(truth, bool) for truth in truths):
         raise EvidenceError(
             f"{claim.holds!r} is {value!r}, and not true or false: write a condition, or a list of them."
         )
     verdict = ("confirmed" if all(truths) else "depends") if any(truths) else "refuted"
-    numbers = [*expressions.numbers_of(claim.holds, root, on=on, calls=outcomes)]
+    numbers = [*expressions.numbers_of(claim.holds, calls=outcomes)]
     machines = []
     for machine in dict.fromkeys(machine for _, machine in rests_on):
         read = {name: each for (name, where), each in rests_on.items() if where == machine}
@@ -103,7 +96,7 @@ def _judge_condition(claim: Claim, root: Path | None, on: str | None) -> JudgedC
 def _check_devices(claim: Claim, machine: str, read: Mapping[str, RecordedExperiment]) -> None:
     """A CPU never decides about GPUs, and one GPU never about two."""
     if wrong := [name for name, each in read.items() if not _is_of(each.record.environment, claim.speaks_of)]:
-        raise OtherDeviceError(
+        raise EvidenceError(
             f"speaks of {SPEAKS_OF[claim.speaks_of]}, and {', '.join(wrong)} on {machine} is no record of one: "
             "name another machine under holds:, or correct speaks_of:."
         )

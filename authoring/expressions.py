@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from course_utils.lesson_notebooks import Lesson, experiments, notebooks_root
+from course_utils.lesson_notebooks import LessonError, find_lesson, measuring_cell
 from course_utils.results import store
 from course_utils.results.comparison import Case
 from course_utils.results.paired import Interval
@@ -22,7 +22,7 @@ from course_utils.results.rank_results import words_and_unit
 from course_utils.results.result import WORKED_BY, Result
 from course_utils.results.table import TABLE_UNITS
 from course_utils.show.formats import format_interval, format_percent, format_ratio, is_number, three_digits, value_text
-from course_utils.show.suggestions import did_you_mean, typed
+from course_utils.show.suggestions import typed
 
 FORMATS: dict[str, Callable[[float], str]] = {
     "us": lambda seconds: f"{three_digits(1e6 * seconds)} µs",
@@ -32,7 +32,6 @@ FORMATS: dict[str, Callable[[float], str]] = {
     "gib": lambda bytes_: f"{three_digits(bytes_ / 2**30)} GiB",
     "times": lambda ratio: f"{format_ratio(ratio)} times",
 }
-_HOW_TO_NAME = 'recorded("lesson/experiment", "machine")'
 
 
 class EvidenceError(ValueError):
@@ -81,11 +80,15 @@ def in_words(value: Any, unit: str | None = None) -> str:
 class RecordedExperiment(NamedTuple):
     record: store.LessonRecord
     result: Any
-    is_of_other_code: bool  # than the notebook has now
+
+    @property
+    def is_of_other_code(self) -> bool:
+        """Whether its notebook has other code now."""
+        return store.code_has_changed(self.record, self.result.name)
 
 
-def recorded_experiment(name: str, machine: str, root: Path | None = None) -> RecordedExperiment:
-    root = root or store.reference_root()
+def recorded_experiment(name: str, machine: str) -> RecordedExperiment:
+    root = store.reference_root()
     lesson = name.partition("/")[0]
     known = store.machines(root)
     try:
@@ -93,38 +96,24 @@ def recorded_experiment(name: str, machine: str, root: Path | None = None) -> Re
     except store.RecordError as error:
         raise EvidenceError(str(error)) from error
     path = store.record_path(root, machine, lesson)
-    files = [path, *notebooks_root().glob(f"[0-9][0-9]_{lesson}.ipynb")]
-    contents = [file.read_bytes() for file in files if file.is_file()]
-    if found := _loaded(name, path, *contents) if path.is_file() else None:
+    if path.is_file() and (found := _loaded(name, path, path.read_bytes())):
         return found
-    _check_exists(name)
+    try:
+        measuring_cell(find_lesson(lesson), name)
+    except LessonError as error:
+        raise EvidenceError(str(error)) from error
     raise NotRecordedError(f"{name}: not recorded on {machine}. Run {typed(f'record {lesson} --reference')} there.")
 
 
 @functools.lru_cache(maxsize=1024)
-def _loaded(name: str, path: Path, *contents: bytes) -> RecordedExperiment | None:
-    """An experiment; None if it is not there. Other ``contents`` are read again."""
-    del contents
+def _loaded(name: str, path: Path, content: bytes) -> RecordedExperiment | None:
+    """An experiment; None if it is not there. Other ``content`` is read again."""
+    del content
     try:
         record = store.load_lesson(path)
-        if name not in record.experiments:
-            return None
-        return RecordedExperiment(record, record.result(name), store.code_has_changed(record, name))
+        return RecordedExperiment(record, record.result(name)) if name in record.experiments else None
     except store.RecordError as error:
         raise EvidenceError(str(error)) from error
-
-
-def _check_exists(name: str) -> None:
-    """Raise if no lesson has an experiment of this name: it is misspelt, not missing."""
-    slug = name.partition("/")[0]
-    notebooks = notebooks_root().glob(f"[0-9][0-9]_{slug}.ipynb")
-    known = [name for path in notebooks for name in experiments(Lesson(0, slug, "", path))]
-    # A text may rest on what an older edition recorded, and is judged by a learner's records, too.
-    records = (store.package_root() / "records").glob(f"*/{slug}.json")
-    if name not in known and not any(name in store.load_lesson(path).experiments for path in records):
-        raise EvidenceError(
-            f"there is no experiment {name!r}{did_you_mean(name, known)}. The lesson has: {', '.join(known) or 'none'}."
-        )
 
 
 def newest_result(found: Iterable[RecordedExperiment]) -> Result:
@@ -151,7 +140,8 @@ def _read(expression: str) -> ast.expr:
         return ast.parse(f"({expression})", mode="eval").body
     except SyntaxError as error:
         raise EvidenceError(
-            f"{expression!r} cannot be read as Python: {error.args[0]}. Write one expression over {_HOW_TO_NAME}."
+            f"{expression!r} cannot be read as Python: {error.args[0]}. "
+            'Write one expression over recorded("lesson/experiment", "machine").'
         ) from error
 
 
@@ -160,35 +150,22 @@ def _is_recorded(node: ast.AST) -> bool:
 
 
 def experiments_in(expression: str) -> tuple[str, ...]:
-    calls = [node for node in ast.walk(_read(expression)) if _is_recorded(node)]
-    for call in calls:
-        if len(call.args) + len(call.keywords) != 2:
-            raise EvidenceError(
-                f"{ast.unparse(call)} in {expression!r} names no machine, or more than that: "
-                f"write {_HOW_TO_NAME}; there are records of {', '.join(store.machines(store.reference_root()))}."
-            )
+    calls = [node for node in ast.walk(_read(expression)) if _is_recorded(node) and node.args]
     return tuple(dict.fromkeys(call.args[0].value for call in calls if isinstance(call.args[0], ast.Constant)))
 
 
-def machines_in(expression: str) -> set[str]:
-    calls = [node for node in ast.walk(_read(expression)) if _is_recorded(node)]
-    return {ast.unparse([*call.args, *(keyword.value for keyword in call.keywords)][-1]) for call in calls}
-
-
-def evaluate(expression: str, root: Path | None = None, *, on: str | None = None, **names: Any) -> Evaluated:
-    """What an expression gives on the reference records, or on those below ``root``; it may use ``names``, too.
-
-    ``on`` is a machine to read instead of those that it names.
+def evaluate(expression: str, **names: Any) -> Evaluated:
+    """What an expression gives on the reference records; it may use ``names``, too.
 
     Example:
         >>> evaluate("ms(0.0123)").value, evaluate("times(3 / 2)").value
         ('12.3 ms', '1.50 times')
     """
-    experiments_in(expression)
+    _read(expression)
     rests_on: RestsOn = {}
 
     def recorded(experiment: str, machine: str) -> Any:
-        found = recorded_experiment(experiment, on or machine, root)
+        found = recorded_experiment(experiment, machine)
         rests_on[experiment, found.record.environment.machine] = found
         return found.result
 
@@ -210,13 +187,11 @@ def written(value: Any, expression: str) -> str:
     raise EvidenceError(f"{expression!r} gives {value!r}: write it with one of {functions}, or as a whole number.")
 
 
-def numbers_of(
-    condition: str, root: Path | None = None, *, on: str | None = None, **names: Any
-) -> Iterator[tuple[str, str, str]]:
+def numbers_of(condition: str, **names: Any) -> Iterator[tuple[str, str, str]]:
     """What a condition reads: where from, the machine, and the value in words. What is read in a loop is left out."""
     for node in dict.fromkeys(map(ast.unparse, _readings(_read(condition)))):
         with contextlib.suppress(EvidenceError):  # a name of a loop
-            value, rests_on = evaluate(node, root, on=on, **names)
+            value, rests_on = evaluate(node, **names)
             if is_number(value) or isinstance(value, str | bool):
                 (((experiment, machine), found),) = rests_on.items()
                 name = node.rpartition(".")[2]

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from authoring import expressions
 from authoring.expressions import EvidenceError
-from authoring.lesson_files import LessonFile, load_lessons
+from authoring.lesson_files import LessonFile
 from authoring.published import PublishedRow, RowSays
 from authoring.rendering import rendered
 from authoring.verdict_words import readers_word
@@ -32,10 +32,7 @@ def published_rows(lessons: Sequence[LessonFile]) -> dict[str, PublishedRow]:
 
 
 def answer_text(lesson: LessonFile, lessons: Sequence[LessonFile], root: str) -> AnswerText:
-    """A lesson's answer; ``root`` is the way from the text to the root of the repository, such as ``.``.
-
-    Without one, nothing links our record: a learner's copy of the lessons has none beside it.
-    """
+    """A lesson's answer; ``root`` is the way from the text to the root of the repository, such as ``.``."""
     answer, rows = lesson.answer, published_rows(lessons)
     if answer is None:
         raise EvidenceError(f"{lesson.slug}/lesson.yml has no answer, which README begins with: write one.")
@@ -45,7 +42,7 @@ def answer_text(lesson: LessonFile, lessons: Sequence[LessonFile], root: str) ->
         if rests_on:
             slug = next(iter(rests_on))[0].partition("/")[0]
             result = expressions.newest_result(rests_on.values())
-            link = root and f"{root}/course_utils/records/{result.environment.machine}/{slug}.json"
+            link = f"{root}/course_utils/records/{result.environment.machine}/{slug}.json"
             whose, letter = f"Measured by us: {result.caption}.", LETTERS[result.worked_by]
             if not result.is_measured:
                 whose = f"{result.who.capitalize()} by us, with torch {result.environment.torch}."
@@ -53,16 +50,10 @@ def answer_text(lesson: LessonFile, lessons: Sequence[LessonFile], root: str) ->
             row = next(row for row in rows.values() if f'"{row.id}"' in answer.number)
             link, whose = row.source.link, f"Published by {row.source.who}: {row.device}, {row.date}."
             letter = "P"
-        sentence = answer.says.format(number=f"[**{words}**]({link})" if link else f"**{words}**")
-        return AnswerText(sentence, whose, letter)
+        return AnswerText(answer.says.format(number=f"[**{words}**]({link})"), whose, letter)
     except (EvidenceError, KeyError, StopIteration, store.RecordError) as error:
         problem = f"{lesson.slug}/lesson.yml, answer: {error or 'its number names no experiment and no published row'}"
         raise EvidenceError(problem) from error
-
-
-def answer_of(slug: str, root: str) -> AnswerText:
-    lessons = load_lessons()
-    return answer_text(next(lesson for lesson in lessons if lesson.slug == slug), lessons, root)
 
 
 def rows_text(rows: Sequence[PublishedRow], says: Sequence[RowSays] = ()) -> str:

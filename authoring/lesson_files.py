@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,7 +19,6 @@ import yaml
 
 from authoring import expressions
 from authoring.calls import Code, TorchFact
-from authoring.expressions import EvidenceError
 from authoring.published import PublishedRow, RowSays
 from authoring.verdict_words import BY_OTHERS, RULED, VERDICTS, readers_word
 from course_utils import lesson_order
@@ -36,14 +35,13 @@ class LessonFileError(ValueError):
 class Claim:
     id: str
     claim: str
-    kind: Literal["speed", "memory", "numerics", "API"]
     speaks_of: Literal["any", "CPU", "CUDA", "two GPUs"]
     lesson: str
     verdict: str
     sentence: str
     why: str = ""  # why that kind of device may decide it
     holds: str = ""  # one plain condition, or a list of them
-    calls: tuple[tuple[str, Code], ...] = ()
+    calls: Mapping[str, Code] = field(default_factory=dict)
     published: tuple[RowSays, ...] = ()
     number: str = ""  # what the page's table shows: words, with plain expressions in braces
     condition: str = ""
@@ -150,7 +148,7 @@ def _structured(kind: Any, entry: dict[str, Any], where: str, **more: Any) -> An
 
 
 def _in_words(error: BaseException, kind: type | None) -> str:
-    if type(error) in (ValueError, Exception, EvidenceError):
+    if isinstance(error, ValueError) or type(error) is Exception:
         return str(error)
     return cattrs.v.format_exception(error, kind)
 
@@ -161,8 +159,8 @@ def _in_words(error: BaseException, kind: type | None) -> str:
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-def load_lessons(folder: Path | None = None) -> list[LessonFile]:
-    folder = package_root() / "lessons" if folder is None else folder
+def load_lessons() -> list[LessonFile]:
+    folder = package_root() / "lessons"
     try:
         listed = lesson_order.slugs(folder / "order.yml")
     except (OSError, OrderError) as error:
@@ -223,14 +221,11 @@ def _by_version(stated: Any) -> dict[str, str]:
 
 def _claim(entry: dict[str, Any], rows: dict[str, PublishedRow], slug: str) -> Claim:
     where = f"{slug}/lesson.yml, {entry.get('id', 'a claim without an id')}"
-    entry = dict(entry)
-    if entry.pop("contradicted", False):
-        entry["verdict"] = f"{entry.get('verdict')} otherwise"
     try:
         says = [_row_says(each, rows) for each in entry.get("published", ())]
     except ValueError as error:
         raise LessonFileError(f"{where}: {error}") from error
-    return _structured(Claim, entry, where, lesson=slug, published=says, calls=[*entry.get("calls", {}).items()])
+    return _structured(Claim, entry, where, lesson=slug, published=says)
 
 
 def _row_says(entry: dict[str, str], rows: dict[str, PublishedRow]) -> RowSays:

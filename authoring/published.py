@@ -25,8 +25,6 @@ _ENDINGS = {
     **{"gbs": ("B/s", 1e9), "tflops": ("FLOP/s", 1e12), "x": ("ratio", 1.0), "percent": ("percent", 1e-2)},
 }
 _DATE = re.compile(r"(?:19|20)\d\d(?:-\d\d(?:-\d\d)?)?")
-# In an address: whatever is newest, not what was read.
-_NEWEST = re.compile(r"/(?:main|master|HEAD|latest|stable|nightly)(?:/|$)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,15 +61,6 @@ class Source:
     @property
     def words(self) -> str:
         return self.title or f"{self.repository}, {Path(self.path).name}"
-
-    @property
-    def drifts(self) -> str:
-        """Why the link may show other numbers than those that were read; empty for a file at its commit."""
-        if self.address and self.commit and self.commit[:7] not in self.address:
-            return f"the link does not lead to commit {self.commit[:7]}, which was read"
-        if _NEWEST.search(self.address):
-            return "the link leads to the newest version, which may say something else by now"
-        return ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,10 +118,6 @@ class PublishedRow:
     @property
     def device(self) -> str:
         return "hardware not stated" if self.hardware == NOT_STATED else self.hardware
-
-    @property
-    def values(self) -> dict[str, float]:
-        return {each.name: each.value for each in self.numbers if each.name}
 
     @cached_property
     def names(self) -> dict[str, Any]:

@@ -13,8 +13,8 @@ import json
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from authoring.lesson_files import LessonFile, LessonFileError, read_lesson
 from course_utils import lesson_order
@@ -39,12 +39,11 @@ _OF_ITSELF = re.compile(r'(?P<before>"# |<a id=\\"|\]\(#)\d\d(?= · |-)')
 _NEXT = re.compile(r'(?<="Next: )\[[^\]]*\]\(\d\d_(?P<slug>\w+)\.ipynb\)(?:\\.|[^"\\])*?(?=(?:\\n)?")')
 
 
-@dataclass
-class RenumberedFiles:
+class RenumberedFiles(NamedTuple):
     """Notebooks that get another name, and what files have to hold, both by the path that they have now."""
 
-    renamed: dict[Path, Path] = field(default_factory=dict)
-    written: dict[Path, str] = field(default_factory=dict)
+    renamed: dict[Path, Path]
+    written: dict[Path, str]
 
 
 def renumbered(root: Path = ROOT) -> RenumberedFiles:
@@ -55,7 +54,7 @@ def renumbered(root: Path = ROOT) -> RenumberedFiles:
     new = {path.stem[:2]: of[slug] for path, slug in notebooks.items() if path.stem != slug}
     built = [slug for slug in lessons if slug in notebooks.values()]
     following = dict(itertools.pairwise(built))
-    found = RenumberedFiles()
+    found = RenumberedFiles({}, {})
     for path in sorted(path for pattern in _TEXTS for path in root.glob(pattern)):
         before = path.read_text(encoding="utf-8")
         text = _rewritten(before, of, new, path.relative_to(root).as_posix())

@@ -15,7 +15,8 @@ import yaml
 
 from authoring.demo import ANEW, demo_notebook, tags_of
 from authoring.figures_in_text import lesson_minutes, reading_minutes, running_minutes, shown_minutes
-from authoring.lesson_answers import answer_of
+from authoring.lesson_answers import answer_text
+from authoring.lesson_files import load_lessons
 from authoring.predictions import prediction_of, recorded_answer
 from authoring.rendering import rendered
 from course_utils.lesson_notebooks import Lesson, find_lesson, find_lessons
@@ -83,13 +84,14 @@ def wrong_turns(lesson: Lesson) -> list[Exercise]:
 
 
 def presenter_notes(lesson: Lesson) -> str:
-    expected = recorded_answer(lesson.slug)
+    expected, lessons = recorded_answer(lesson.slug), load_lessons()
+    file = next(each for each in lessons if each.slug == lesson.slug)
     return rendered(
         "presenter_notes.md",
         lesson=lesson,
         minutes=math.ceil(demo_minutes(lesson)),
         anew=ANEW.format(lesson.number),
         expected=expected and (expected.words(prediction_of(lesson)), expected.result.caption),
-        answer=answer_of(lesson.slug, "../.."),  # the path lies in workspace/demo/
+        answer=answer_text(file, lessons, "../.."),  # the path lies in workspace/demo/
         wrong_turns=wrong_turns(lesson),
     )

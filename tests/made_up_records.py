@@ -100,18 +100,6 @@ def write(root: Path, environment: Environment, results: Iterable[Any]) -> Path:
     return root
 
 
-def committed(lesson: str, root: Path, edit: Callable[[dict[str, Any]], None] | None = None) -> Path:
-    """Copy every machine's committed record of a lesson, after ``edit`` has changed its experiments' data."""
-    for path in store.reference_root().glob(f"*/{lesson}.json"):
-        record = json.loads(path.read_text(encoding="utf-8"))
-        if edit is not None:
-            edit({name: experiment["data"] for name, experiment in record["experiments"].items()})
-        target = root / path.parent.name / path.name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(json.dumps(record), encoding="utf-8")
-    return root
-
-
 def edit_record(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
     """Change the experiments of a record's file."""
     record = json.loads(path.read_text(encoding="utf-8"))

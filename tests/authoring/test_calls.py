@@ -9,28 +9,19 @@ import pytest
 import yaml
 
 from authoring import calls
-from authoring.calls import TorchFact, faults, outcomes_of
+from authoring.calls import TorchFact, faults
 from authoring.lesson_files import read_lesson
 
 
 def test_calls_run_apart_once_for_all_processes_and_say_how_they_ended(monkeypatch, none_ran):
-    codes = {
-        "fine": "print('noise')",
-        "warns": "import warnings\nwarnings.warn('old', FutureWarning)\nwarnings.warn('older')",
-        "raises": "raise TypeError('no\\n  such argument')",
-        "alone": "left = 1",
-        "alone, too": "assert 'left' not in globals()",
-    }
-    assert outcomes_of(codes.items()) == {
-        "fine": "works",
-        "warns": "warns FutureWarning: old",
-        "raises": "raises TypeError: no such argument",
-        "alone": "works",
-        "alone, too": "works",
-    }
+    fine = "print('noise')"
+    two_warnings = "import warnings\nwarnings.warn('old', FutureWarning)\nwarnings.warn('older')"
+    raises, alone, too = "raise TypeError('no\\n  such argument')", "left = 1", "assert 'left' not in globals()"
+    ended = [each.how for each in calls.run([fine, two_warnings, raises, alone, too])]
+    assert ended == ["works", "warns FutureWarning: old", "raises TypeError: no such argument", "works", "works"]
     monkeypatch.setattr(calls, "_ended", {})  # as in the next process
     monkeypatch.setattr(calls, "_run", lambda codes: pytest.fail(f"ran {codes} again"))
-    assert outcomes_of([("again", codes["fine"])]) == {"again": "works"}
+    assert calls.run([fine])[0].how == "works"
 
 
 FACTS = """

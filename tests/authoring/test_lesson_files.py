@@ -26,7 +26,6 @@ use_when: {symptom: A lesson is missing, try: add it}
 claims:
   - id: X1
     claim: A trial is a lesson.
-    kind: API
     speaks_of: any
     verdict: confirmed
     sentence: It is one.

@@ -66,7 +66,7 @@ def test_the_evidence_has_all_that_a_verdict_rests_on(judged: list[JudgedClaim])
             claim = each.claim
             if claim.lesson != path.stem:
                 continue
-            shown = [claim.sentence, claim.condition, *claim.sources, *(code.strip() for _, code in claim.calls)]
+            shown = [claim.sentence, claim.condition, *claim.sources, *(code.strip() for code in claim.calls.values())]
             shown += [words for machine in each.machines for _, words in machine.numbers]
             shown += [machine.caption for machine in each.machines]
             shown += [claim.holds, *(says.row.source.link for says in claim.published)]

@@ -37,7 +37,6 @@ ROW = {
 CLAIM = {
     "id": "X1",
     "claim": "It is faster.",
-    "kind": "speed",
     "speaks_of": "CUDA",
     "verdict": "published",
     "sentence": "It is.",
@@ -73,34 +72,34 @@ def test_a_number_has_the_unit_of_its_names_ending_and_is_read_by_name_or_label(
         assert (found, in_words(found)) == (pytest.approx(value), words)
 
 
-def test_rows_answer_where_no_record_of_ours_does(lesson, tmp_path):
+def test_rows_answer_where_no_record_of_ours_does(lesson):
     (claim,) = lesson([ROW], CLAIM).claims
-    judged = judge(claim, tmp_path)
+    judged = judge(claim)
     assert (judged.verdict, faults([judged])) == ("published", [])
     numbers = [{"name": "pinned_ms", "value": 6}, {"name": "pageable_ms", "value": 2}]
     against = ROW | {"id": "other", "numbers": numbers}
     says = {"row": "other", "refuted": "pinned_ms > pageable_ms"}
-    (claim,) = lesson([against], CLAIM | {"published": [says], "contradicted": True}).claims
-    assert (judge(claim, tmp_path).verdict, claim.word, claim.is_by_others) == ("published otherwise", "No", True)
+    (claim,) = lesson([against], CLAIM | {"published": [says], "verdict": "published otherwise"}).claims
+    assert (judge(claim).verdict, claim.word, claim.is_by_others) == ("published otherwise", "No", True)
     both = CLAIM | {"published": [*CLAIM["published"], says], "verdict": "depends (published)"}
     (claim,) = lesson([ROW, against], both).claims
-    assert (judge(claim, tmp_path).verdict, faults([judge(claim, tmp_path)])) == ("depends (published)", [])
+    assert (judge(claim).verdict, faults([judge(claim)])) == ("depends (published)", [])
 
 
-def test_our_own_record_decides_and_a_disagreement_is_shown(lesson, tmp_path):
+def test_our_own_record_decides_and_a_disagreement_is_shown(lesson, no_records):
     recorded = made_up_records.table("caching_allocator/gap", [{"setting": "default", "retries": 3}])
-    root = made_up_records.write(tmp_path / "records", made_up_records.GPU, [recorded])
+    made_up_records.write(no_records, made_up_records.GPU, [recorded])
     holds = 'recorded("caching_allocator/gap", "some-gpu")["default"]["retries"] == 0'
     (claim,) = lesson([ROW], CLAIM | {"holds": holds, "verdict": "refuted"}).claims
-    judged = judge(claim, root)
+    judged = judge(claim)
     assert (judged.verdict, faults([judged])) == ("refuted", [])
     assert [says.row.id for says in judged.disagreeing] == ["somebody_gpu"]
 
 
-def test_numbers_that_do_not_bear_out_what_a_row_is_said_to_say_are_a_fault(lesson, tmp_path):
+def test_numbers_that_do_not_bear_out_what_a_row_is_said_to_say_are_a_fault(lesson):
     condition = "gain.low > 3"
     wrong = CLAIM | {"published": [{"row": "somebody_gpu", "confirmed": condition}]}
-    (fault,) = faults([judge(lesson([ROW], wrong).claims[0], tmp_path)])
+    (fault,) = faults([judge(lesson([ROW], wrong).claims[0])])
     assert f"row 'somebody_gpu' says 'confirmed', but its numbers do not bear out {condition!r}" in fault
 
 

@@ -57,7 +57,7 @@ def texts(course: Path) -> dict[str, str]:
 
 
 def test_a_lesson_in_the_middle_moves_all_that_come_after_it(course: Path):
-    assert renumbered(course) == RenumberedFiles()
+    assert renumbered(course) == RenumberedFiles({}, {})
     add(course, "new")
     save(course / "notebooks/new.ipynb", "# 00 · The new", "Next: [01 · The second](01_second.ipynb), as before.")
     order(course, "first", "new", "second", "third")
@@ -77,7 +77,7 @@ def test_a_lesson_in_the_middle_moves_all_that_come_after_it(course: Path):
     assert now["page.md"] == (
         "[Lesson 02](../notebooks/02_second.ipynb#02-a-part), lessons 00, 02 and 03, `03_third`, 02_other, lesson 1."
     )
-    assert renumbered(course) == RenumberedFiles(), "a second run finds nothing"
+    assert renumbered(course) == RenumberedFiles({}, {}), "a second run finds nothing"
 
 
 @pytest.mark.parametrize(

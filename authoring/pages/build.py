@@ -67,7 +67,7 @@ def build() -> Path:
         python = None
     generate(lessons, reads_files=python is not None)
     shutil.rmtree(BOOK / "_build", ignore_errors=True)
-    render()
+    render(BOOK)
     html = BOOK / "_build" / "html"
     write_slides(find_lessons(), html / teaching.SLIDES, assets="../_static")  # reveal.js and MathJax are shared
     pack.add_to(html, python)
@@ -77,13 +77,13 @@ def build() -> Path:
     return html / "index.html"
 
 
-def render() -> None:
-    """Run Jupyter Book; a warning of its is an error."""
+def render(output: Path) -> None:
+    """Run Jupyter Book, which makes ``_build`` in a folder; a warning of its is an error."""
     jupyter_book = [sys.executable, "-c", "from jupyter_book.cli.main import main; main()"]
     command = [*jupyter_book, "build", ".", "--config", "book/_config.yml", "--toc", "book/_toc.yml"]
-    command += ["--path-output", str(BOOK), "-W", "--keep-going", "--quiet"]
+    command += ["--path-output", str(output), "-W", "--keep-going", "--quiet"]
     # The book's own extension of Sphinx is `authoring.pages.outputs`, which no installed package holds.
-    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    path = os.pathsep.join(filter(None, [str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH")]))
     # Python's warnings about the tools' own code are not about this book; Sphinx's warnings are not affected.
     environment = {**os.environ, "PYTHONPATH": path, "PYTHONWARNINGS": "ignore"}
     # Warnings go to stderr and are seen at once; what Jupyter Book says besides matters only when it fails.

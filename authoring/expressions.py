@@ -88,15 +88,16 @@ def recorded_experiment(name: str, machine: str, root: Path | None = None) -> Re
     root = root or store.reference_root()
     lesson = name.partition("/")[0]
     known = store.machines(root)
+    notebook = [file.read_bytes() for file in notebooks_root().glob(f"[0-9][0-9]_{lesson}.ipynb")]
+    loaded = ((path, _loaded(name, path, path.read_bytes(), *notebook)) for path in root.glob(f"*/{lesson}.json"))
+    held = {path.parent.name: found for path, found in loaded if found}
+    newest_first = sorted(held, key=lambda each: held[each].record.recorded_at, reverse=True)
     try:
-        machine = store.machine_named(machine, known, {path.parent.name for path in root.glob(f"*/{lesson}.json")})
+        machine = store.machine_named(machine, known, [*newest_first, *known])
     except store.RecordError as error:
         raise EvidenceError(str(error)) from error
-    path = store.record_path(root, machine, lesson)
-    files = [path, *notebooks_root().glob(f"[0-9][0-9]_{lesson}.ipynb")]
-    contents = [file.read_bytes() for file in files if file.is_file()]
-    if found := _loaded(name, path, *contents) if path.is_file() else None:
-        return found
+    if machine in held:
+        return held[machine]
     _check_exists(name)
     raise NotRecordedError(f"{name}: not recorded on {machine}. Run {typed(f'record {lesson} --reference')} there.")
 

@@ -11,7 +11,7 @@ import errno
 import json
 import os
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -177,17 +177,17 @@ def machines(root: Path) -> list[str]:
     return sorted({path.parent.name for path in root.glob("*/*.json") if not path.name.startswith(".")})
 
 
-def machine_named(name: str, known: Collection[str], holding: Collection[str] = ()) -> str:
-    """The machine that a name means: a folder's name, or as much of its beginning as no other folder has.
+def machine_named(name: str, known: Collection[str], preferred: Sequence[str] = ()) -> str:
+    """The machine that a name means: a folder's name, or its beginning.
 
-    Of several that begin so, it is the one that holds what is asked for, if only one does.
+    Of several that begin so, it is the first of the ``preferred``: another machine of that kind breaks no text.
 
     Raises:
         RecordError: if there is none, or more than one.
     """
     meant = [name] if name in known else [machine for machine in known if machine.startswith(f"{name}-")]
     if len(meant) > 1:
-        meant = [machine for machine in meant if machine in holding] or meant
+        meant = [machine for machine in preferred if machine in meant][:1] or meant
     if len(meant) == 1:
         return meant[0]
     if meant:
@@ -210,8 +210,8 @@ def recorded(*names: str, machine: str | None = None, says: Callable[[Any], str]
     Args:
         *names: ``lesson/experiment``, for example ``pinned_memory/copy``. Of several, all are shown
             below each other.
-        machine: a machine's folder name, or as much of its beginning as is its own: ``nvidia-h200``. By default the
-            newest record of a GPU, or of a CPU as long as no GPU run is recorded: the result says which machine it is.
+        machine: a machine's folder name, or its beginning: ``nvidia-h200``. Of several it is the newest record. By
+            default that of a GPU, or of a CPU as long as no GPU run is recorded: the result says which machine it is.
         says: makes the sentence of its card from the result's numbers, instead of the recorded wording; see
             :meth:`Result.saying`. Of several names, each result is asked for its own.
 
@@ -239,7 +239,9 @@ def _recorded(name: str, machine: str | None) -> Any:
         raise RecordError(f"a record's name is 'lesson/experiment', for example 'pinned_memory/copy'; got {name!r}")
     records = records_of(lesson, root)
     if machine:
-        machine = machine_named(machine, machines(root), {record.environment.machine for record in records})
+        known = machines(root)
+        holding = [record.environment.machine for record in records if name in record.experiments]
+        machine = machine_named(machine, known, [*holding, *known])
         records = [record for record in records if record.environment.machine == machine]
     record = next((record for record in records if name in record.experiments), None)
     if record is None:

@@ -196,15 +196,18 @@ def test_the_newest_gpu_is_preferred_even_to_a_newer_cpu(reference: Path) -> Non
     assert recorded("tiny/pair", machine=CPU.machine).environment == CPU
 
 
-def test_a_machine_is_found_by_the_beginning_of_its_name_as_long_as_no_other_has_it(reference: Path) -> None:
+def test_a_machine_is_found_by_the_beginning_of_its_name_and_of_two_it_is_the_newer_record(reference: Path) -> None:
     longer = dataclasses.replace(GPU, machine=f"{GPU.machine}-140gib-3fa2")
     save_lesson(lesson_record(environment=longer), reference)
     # What was written before the machine got its longer name goes on being found.
     assert recorded("tiny/pair", machine=GPU.machine).environment == longer
     other = dataclasses.replace(GPU, machine=f"{GPU.machine}-140gib-51f9")
-    save_lesson(lesson_record(environment=other), reference)
-    with pytest.raises(RecordError, match=rf"'{GPU.machine}' may be {longer.machine} or {other.machine}"):
-        recorded("tiny/pair", machine=GPU.machine)
+    save_lesson(
+        lesson_record(comparison(other, "tiny/more"), environment=other, at="2026-11-02T10:00:00+00:00"), reference
+    )
+    assert recorded("tiny/pair", machine=GPU.machine).environment == longer
+    save_lesson(lesson_record(environment=other, at="2026-11-02T10:00:00+00:00"), reference)
+    assert recorded("tiny/pair", machine=GPU.machine).environment == other
 
 
 def test_unknown_names_are_answered_with_what_there_is(reference: Path) -> None:

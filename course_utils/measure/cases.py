@@ -32,7 +32,6 @@ class RunningCase:
     first_call_s: float | None = None
     warmup_s: list[float] = field(default_factory=list)
     calls: int = 1
-    cache: str = "warm"  # how it is timed: see ``Device.sample``
     preceded: bool = False  # by a call that is not timed
     samples: list[Sample] = field(default_factory=list)
     prequeued_s: float | None = None

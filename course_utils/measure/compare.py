@@ -47,7 +47,7 @@ def measure(
     def enough(seconds: Sequence[Sequence[float]], confidence: float, spent_s: float) -> bool:
         return paired.is_precise(paired.median_interval(seconds[0], confidence), spent_s)
 
-    with Rounds({label: fn}, name or label, budget_s, "warm", device or device_under_test(on)) as rounds:
+    with Rounds({label: fn}, name or label, budget_s, device or device_under_test(on)) as rounds:
         rounds.first_calls(keep_outputs=False)
         rounds.run(rounds.cases, enough)
         rounds.extras(memory)
@@ -72,7 +72,6 @@ def compare(
     check: Check | bool = True,
     budget_s: float = DEFAULT_BUDGET_S,
     practical: float = paired.PRACTICAL,
-    cache: str | Mapping[str, str] = "warm",
     memory: bool = True,
     parameters: Mapping[str, Any] | None = None,
     items: float | Mapping[str, float] | None = None,
@@ -99,8 +98,6 @@ def compare(
             check and memory pass are not counted. It may become up to three times as much where that completes the
             eight rounds that a verdict needs.
         practical: relative difference below which nobody cares: 0.01 is 1%.
-        cache: ``warm``, or ``cold`` to empty the caches before each call; one for all cases, or one for each. Where
-            they differ, all are timed on one clock: each call apart.
         memory: whether to make a separate pass for peak memory.
         parameters: problem sizes and settings, for the record.
         items: items that one call processes; a number for all cases, or one for each.
@@ -144,7 +141,7 @@ def compare(
         return all(case.is_enough(spent_s) for case in judged)
 
     title, device = name or " vs ".join(map(str, cases)), device or device_under_test(on)
-    with Rounds(cases, title, budget_s, cache, device, seed) as rounds:
+    with Rounds(cases, title, budget_s, device, seed) as rounds:
         rounds.first_calls()
         agreement = rounds.check(check)
         control = rounds.add_control()
@@ -162,8 +159,7 @@ def compare(
             environment=here,
             name=name,
             parameters=dict(parameters or {}),
-            cache=cache if isinstance(cache, str) else " and ".join(dict.fromkeys(cache.values())),
-            clock=rounds.device.cold_clock if "cold" in rounds.caches.values() else rounds.device.clock,
+            clock=rounds.device.clock,
             agreement=agreement,
             practical=practical,
             confidence=rounds.confidence,

@@ -173,7 +173,7 @@ class Comparison(Result):
     cases: tuple[Measurement, ...]  # raw samples of each case; the first is the baseline
     control: Measurement  # the baseline's second timing in each round: the A/A control
     environment: Environment
-    cache: str = "warm"  # ``warm``, ``cold`` or ``warm and cold``: what the caches held before a call
+    cache: str = "warm"  # what the caches held before a call; an older record has ``warm and cold``
     clock: str = "host clock"  # how ``elapsed_s`` was read, in words
     agreement: str = "not checked"  # how it was checked that the cases compute the same thing, in words
     practical: float = paired.PRACTICAL  # relative difference below which nobody cares

@@ -1,8 +1,7 @@
-"""Clocks, launch-bound detection and cache state on a real GPU."""
+"""Clocks and launch-bound detection on a real GPU."""
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Callable
 
@@ -11,7 +10,6 @@ import torch
 
 from course_utils.measure.compare import measure
 from course_utils.measure.devices import CudaDevice
-from course_utils.results import paired
 
 
 def _spin(device: CudaDevice, seconds: float) -> Callable[[], None]:
@@ -38,7 +36,7 @@ def _busy_for(seconds: float) -> None:
 def test_event_time_agrees_with_host_time_on_known_work(device: CudaDevice) -> None:
     _busy_for(0.5)
     work = _spin(device, 10e-3)
-    samples = [device.sample(work, 5, "warm") for _ in range(10)]
+    samples = [device.sample(work, 5) for _ in range(10)]
     for sample in samples:
         # The host sees the same work and its own waiting, which is microseconds in 50 ms.
         assert sample.device_s <= sample.elapsed_s <= 1.02 * sample.device_s
@@ -59,7 +57,7 @@ def _graph_replay_s(fn: Callable[[], object], device: CudaDevice) -> float:
         # Many calls in one graph, so that the replay's own launch does not count.
         for _ in range(20):
             fn()
-    return statistics.median(device.sample(graph.replay, 5, "warm").device_s for _ in range(20)) / 20
+    return statistics.median(device.sample(graph.replay, 5).device_s for _ in range(20)) / 20
 
 
 def _many_small_layers() -> Callable[[], torch.Tensor]:
@@ -86,25 +84,6 @@ def test_many_tiny_kernels_are_launch_bound_and_a_graph_confirms_it(device: Cuda
 def test_code_that_waits_for_the_gpu_is_not_called_launch_bound() -> None:
     x = torch.randn(1000, device="cuda")
     assert measure(lambda: x.sum().item(), memory=False).launch_bound is None
-
-
-def _cold_over_kept(fn: Callable[[], object]) -> paired.Interval:
-    """Ratio of the time with an emptied cache over the same timing with the cache left alone."""
-    device = CudaDevice()
-
-    def device_s(cache: str) -> float:
-        device.sample(fn, 1, "warm")  # or the first call would meet what the timing before left in the cache
-        return device.sample(fn, 20, cache).device_s
-
-    for cache in ("cold", "kept"):
-        device_s(cache)
-    return paired.ratio_interval([math.log(device_s("cold") / device_s("kept")) for _ in range(60)])
-
-
-def test_cold_cache_slows_a_small_memory_bound_kernel(l2_bytes: int) -> None:
-    _busy_for(0.5)
-    x = torch.randn(l2_bytes // 4 // 4, device="cuda")  # a quarter of the cache
-    assert _cold_over_kept(lambda: x.mul_(1.0)).low > 1.02
 
 
 def test_what_touches_the_gpu_is_said_to_have_worked_there() -> None:

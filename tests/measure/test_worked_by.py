@@ -24,7 +24,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> ScriptedCuda:
     scripted = ScriptedCuda()
     scripted.install(monkeypatch)
     monkeypatch.setattr(worked_by, "device_kind", lambda: "cuda")
-    monkeypatch.setattr(worked_by, "device_under_test", lambda: CudaDevice(api=scripted, torch_device="cpu"))
+    monkeypatch.setattr(worked_by, "device_under_test", lambda: CudaDevice(api=scripted))
     worked_by.begin_cell()
     return scripted
 
@@ -38,7 +38,7 @@ def on_cpu() -> torch.Tensor:
 
 
 def test_a_case_worked_on_the_gpu_if_it_took_memory_there_or_queued_work(gpu: ScriptedCuda):
-    device = CudaDevice(api=gpu, torch_device="cpu")
+    device = CudaDevice(api=gpu)
 
     def allocates() -> None:
         gpu.allocate(1024)

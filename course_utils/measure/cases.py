@@ -38,8 +38,8 @@ class RunningCase:
     touches_device: bool | None = None  # whether its calls work on the device under test; None if nobody knows
     peaks: tuple[int | None, int | None] = (None, None)
 
-    def measurement(self, work: Mapping[str, float | None], **more: Any) -> Measurement:
-        """The raw samples as a result."""
+    def measurement(self, **work: float | None) -> Measurement:
+        """The raw samples, with the work of one call: ``items``, ``flops``, ``bytes``."""
         on_device = self.samples[0].device_s is not None
         return Measurement(
             label=self.label,
@@ -53,7 +53,6 @@ class RunningCase:
             peak_allocated_bytes=self.peaks[0],
             peak_reserved_bytes=self.peaks[1],
             **work,
-            **more,
         )
 
 

@@ -23,15 +23,11 @@ def measure(
     fn: Case,
     label: str = "code",
     *,
-    name: str | None = None,
     budget_s: float = DEFAULT_BUDGET_S,
     memory: bool = True,
-    parameters: Mapping[str, Any] | None = None,
-    items: float | None = None,
-    on: str | None = None,
     device: Device | None = None,
 ) -> Measurement:
-    """Measure one piece of code: when there is nothing to compare it with.
+    """Measure one piece of code, when there is nothing to compare it with: raw times, for a row of a table.
 
     ``fn`` is a function without arguments, or :func:`course_utils.fresh`, and ``label`` what to call it. The other
     arguments are those of :func:`course_utils.compare`.
@@ -42,27 +38,17 @@ def measure(
         >>> measure(lambda: a @ a, "matmul", budget_s=0.1).median_s > 0
         True
     """
-    here = environment()
 
     def enough(seconds: Sequence[Sequence[float]], confidence: float, spent_s: float) -> bool:
         return paired.is_precise(paired.median_interval(seconds[0], confidence), spent_s)
 
-    with Rounds({label: fn}, name or label, budget_s, device or device_under_test(on)) as rounds:
+    with Rounds({label: fn}, label, budget_s, device or device_under_test()) as rounds:
         rounds.first_calls(keep_outputs=False)
         rounds.run(rounds.cases, enough)
         rounds.extras(memory)
-    return keep(
-        rounds.cases[0].measurement(
-            {"items": items},
-            environment=here,
-            name=name,
-            parameters=dict(parameters or {}),
-            notes=tuple(rounds.notes),
-            busy=rounds.busy,
-            worked_by=rounds.worked_by,
-            interrupted=rounds.interrupted,
-        )
-    )
+    if rounds.interrupted:
+        raise KeyboardInterrupt
+    return rounds.cases[0].measurement()
 
 
 def compare(
@@ -127,7 +113,7 @@ def compare(
     if not isinstance(cases, Mapping) or len(cases) < 2:
         raise ValueError(
             "compare() needs at least two cases: pass a dictionary such as {'pageable': f, 'pinned': g}, the baseline "
-            "first; measure() takes a single function"
+            "first"
         )
     if not 0 < practical < 1:
         raise ValueError(f"practical is a relative difference between 0 and 1, got {practical!r}; 0.01 is 1%")
@@ -150,7 +136,7 @@ def compare(
         rounds.extras(memory)
     return keep(
         Comparison(
-            cases=tuple(case.measurement({key: of[case.label] for key, of in work.items()}) for case in rounds.cases),
+            cases=tuple(case.measurement(**{key: of[case.label] for key, of in work.items()}) for case in rounds.cases),
             control=Measurement(
                 label=control.label,
                 calls=control.calls,

@@ -50,9 +50,9 @@ _MOST_OVERRUN = 3
 _WARMUP_SHARE = 0.1
 _WARMUP_WINDOW = 5
 _WARMUP_S = 0.02
-# Each timing of calls shorter than this follows a call that is not timed: the code shall find its own data in the cache,
-# and its own threads awake, not what the case before it left behind. A long call brings its data in while it is timed,
-# and what that takes is lost in it: ``benchmarks/records/preceding_calls``.
+# Each timing of calls shorter than this follows a call that is not timed: the code shall find its own data in the
+# cache, and its own threads awake, not what the case before it left behind. A long call brings its data in while it is
+# timed, and what that takes is lost in it: ``benchmarks/records/preceding_calls``.
 LONG_CALL_S = 0.05
 # A round that takes so long, and so many times the usual, was interrupted by more than another program.
 _PAUSE_S, _PAUSE_FACTOR = 5.0, 20

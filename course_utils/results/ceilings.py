@@ -8,13 +8,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from course_utils.results.environment import Environment
+from course_utils.results.measurement import WORK_UNITS
 from course_utils.results.result import Fact, Result, by_name
 from course_utils.show.cards import Card
 from course_utils.show.formats import format_rate, format_seconds, listed
 from course_utils.show.tables import Column, Grid
-
-# The unit of each rate that a measurement may have.
-WORK_UNITS = {"bytes": "B/s", "flops": "FLOP/s", "items": "items/s"}
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,10 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
-from course_utils.results.result import Recorded
-from course_utils.show.cards import Card, Toned
+from course_utils.results.serialization import Serialized
+from course_utils.show.cards import Card, Shown, Toned
 from course_utils.show.formats import format_bytes
 from course_utils.show.tables import Sheet, named_values
 
@@ -29,10 +29,8 @@ _RECORDED = {
 
 
 @dataclass(frozen=True, repr=False)
-class Environment(Recorded):
+class Environment(Serialized, Shown):
     """The machine and the software that a result was measured with. No host name, user or path."""
-
-    kind: ClassVar[str] = "environment"
 
     machine: str  # what its folder is called: see `folder_name`; older records have shorter names
     device_kind: str  # ``cpu``, ``cuda`` or ``mps``: what the lessons measure on

@@ -23,11 +23,11 @@ from course_utils.results.code_hash import code_hash
 from course_utils.results.comparison import Comparison
 from course_utils.results.curves import Curves
 from course_utils.results.environment import Environment
-from course_utils.results.measurement import Measurement
 from course_utils.results.memory_trace import MemoryTrace
 from course_utils.results.rank_results import RankResults
 from course_utils.results.reading import Reading
-from course_utils.results.result import Result, checked_worked_by, compact, structured
+from course_utils.results.result import Result, checked_worked_by
+from course_utils.results.serialization import compact, structured
 from course_utils.results.sweep import Sweep
 from course_utils.results.table import Table
 from course_utils.results.unrecorded import Several, Unrecorded
@@ -35,7 +35,7 @@ from course_utils.show.suggestions import did_you_mean, typed
 
 # Raised by whoever changes what a record holds; `load_lesson` then has to read older files, or the files are rewritten.
 SCHEMA_VERSION = 3
-_TYPES = (Ceilings, Comparison, Curves, Measurement, MemoryTrace, RankResults, Reading, Sweep, Table)
+_TYPES = (Ceilings, Comparison, Curves, MemoryTrace, RankResults, Reading, Sweep, Table)
 RESULT_TYPES: Mapping[str, type[Result]] = {kind.kind: kind for kind in _TYPES}
 # A list of numbers or words in indented JSON. No text holds a line end: in JSON it is written as two characters.
 _FLAT_LIST = re.compile(r'\[\n\s*((?:"(?:[^"\\]|\\.)*"|[^"\[\]{}])*?)\n\s*\]')

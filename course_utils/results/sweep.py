@@ -15,7 +15,7 @@ from course_utils.results.environment import Environment
 from course_utils.results.measurement import OWN_WORK, Measurement, seconds_text, waiting_line
 from course_utils.results.paired import Verdict
 from course_utils.results.result import Fact, Result, by_name
-from course_utils.results.verdicts import SURE, interval_words, too_busy_parts
+from course_utils.results.verdicts import SURE, too_busy_parts
 from course_utils.show.cards import Card, Toned, ends_of, plain, speed_axis
 from course_utils.show.formats import (
     format_noise,
@@ -162,7 +162,7 @@ class Sweep(Result):
             column("verdict", lambda case: case.verdict.lower(), numeric=False),
             column("time per call", lambda case: format_seconds(case.median_s)),
             column("relative", lambda case: "" if case.is_baseline else format_times(case.ratio, tight=True)),
-            column("99% interval", lambda case: "" if case.is_baseline else interval_words(case)),
+            column("99% interval", lambda case: "" if case.is_baseline else case.interval_words),
             column("noise (A/A)", noise),
         ]
         more = [

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from course_utils.results.environment import Environment
-from course_utils.results.result import Fact, NothingToDrawError, Result, by_name
+from course_utils.results.result import Fact, Result, by_name
 from course_utils.show.cards import Card
 from course_utils.show.formats import VALUE_FORMATS, axis_unit, is_number, listed, value_text
 from course_utils.show.tables import Column, Grid, Sheet, split
@@ -201,7 +201,7 @@ class Table(Result):
             if numbers and all(map(is_number, numbers)):
                 numeric.append(column)
         if not numeric:
-            raise NothingToDrawError("this table has no column of numbers to draw")
+            raise ValueError("this table has no column of numbers to draw")
         chosen = numeric[:1] if columns is None else [columns] if isinstance(columns, str) else columns
         for column in chosen:
             if column not in numeric:

@@ -66,7 +66,6 @@ def compare(
     ceiling: Ceiling | None = None,
     on: str | None = None,
     device: Device | None = None,
-    seed: int | None = None,
     says: Callable[[Comparison], str] | None = None,
 ) -> Comparison:
     """Compare two or more ways to do the same thing.
@@ -92,7 +91,6 @@ def compare(
         ceiling: a limit of this machine, from :func:`course_utils.ceilings`, to show rates against.
         on: ``cpu`` to measure with the CPU's clock, and to name the CPU, though this machine has a GPU.
         device: a clock of one's own, in place of ``on``.
-        seed: for the order of the cases inside the rounds; by default another order in each comparison.
         says: makes the sentence of the card from the result, instead of its largest gain or loss. See
             :meth:`Comparison.saying`.
 
@@ -127,7 +125,7 @@ def compare(
         return all(case.is_enough(spent_s) for case in judged)
 
     title, device = name or " vs ".join(map(str, cases)), device or device_under_test(on)
-    with Rounds(cases, title, budget_s, device, seed) as rounds:
+    with Rounds(cases, title, budget_s, device) as rounds:
         rounds.first_calls()
         agreement = rounds.check(check)
         control = rounds.add_control()

@@ -35,7 +35,6 @@ from course_utils.measure.fresh import Fresh, RandomState, Switches
 from course_utils.measure.machine import course_size
 from course_utils.measure.worked_by import lies_on, touches
 from course_utils.results import paired
-from course_utils.show.formats import format_seconds
 from course_utils.show.progress import progress
 
 # The longest that a comparison may take. A clear one stops after a fraction of a second.
@@ -54,8 +53,6 @@ _WARMUP_S = 0.02
 # cache, and its own threads awake, not what the case before it left behind. A long call brings its data in while it is
 # timed, and what that takes is lost in it: ``benchmarks/records/preceding_calls``.
 LONG_CALL_S = 0.05
-# A round that takes so long, and so many times the usual, was interrupted by more than another program.
-_PAUSE_S, _PAUSE_FACTOR = 5.0, 20
 # Seeds to go through: to seed anew in every round would take longer than a timing.
 _RANDOM_NUMBERS = 32
 
@@ -73,7 +70,6 @@ class Rounds:
         title: str,
         budget_s: float,
         device: Device,
-        seed: int | None = None,
     ) -> None:
         if not isinstance(budget_s, int | float) or not 0 < budget_s <= MAX_BUDGET_S:
             raise ValueError(
@@ -85,7 +81,7 @@ class Rounds:
         self.title = title
         self.budget_s = min(budget_s, _TEST_BUDGET_S) if course_size() == "test" else budget_s
         self.device = device
-        self._dice = random.Random(seed)
+        self._dice = random.Random()
         self._orders: list[tuple[int, ...]] = []
         self.cases: list[RunningCase] = []
         self.notes: list[str] = []
@@ -190,8 +186,8 @@ class Rounds:
                 started = time.perf_counter()
                 estimates = [self._warm_up(case, len(order)) for case in order]
                 bar.advance(time.perf_counter() - started)
-                round_s = self._set_calls(order, estimates)
-                self._run_rounds(order, enough, bar, self.budget_s - (time.perf_counter() - started), round_s)
+                self._set_calls(order, estimates)
+                self._run_rounds(order, enough, bar, self.budget_s - (time.perf_counter() - started))
         except KeyboardInterrupt:
             self.interrupted = True
             complete = min(len(case.samples) for case in order)
@@ -203,29 +199,21 @@ class Rounds:
             self.confidence = paired.look_confidence(complete, last=True)
         self.busy = watch.sentence
 
-    def _set_calls(self, order: list[RunningCase], estimates: list[float]) -> float:
-        """How many calls make one timing; returns the most seconds of a round that nothing interrupts."""
+    def _set_calls(self, order: list[RunningCase], estimates: list[float]) -> None:
+        """How many calls make one timing."""
         # Cases of about the same cost are timed in the same way: a timing has a fixed part, and spread over other
         # numbers of calls it would look like a difference.
-        calls_s = [estimates[0] if 0.5 < call_s / estimates[0] < 2 else call_s for call_s in estimates]
-        for case, call_s in zip(order, calls_s, strict=True):
+        for case, estimate in zip(order, estimates, strict=True):
+            call_s = estimates[0] if 0.5 < estimate / estimates[0] < 2 else estimate
             case.calls = max(1, math.ceil(self.device.min_sample_s / call_s))
             case.preceded = call_s < LONG_CALL_S
-        return sum(2 * call_s * (case.calls + case.preceded) for case, call_s in zip(order, calls_s, strict=True))
 
-    def _run_rounds(self, order: list[RunningCase], enough: Enough, bar: Any, left_s: float, expected_s: float) -> None:
+    def _run_rounds(self, order: list[RunningCase], enough: Enough, bar: Any, left_s: float) -> None:
         """Rounds until a look says that it is enough, or the time is up, or there are more than anybody needs."""
         least = paired.MIN_ROUNDS if len(order) > 1 else 1
         spent_s, done = 0.0, 0
         while done < paired.MOST_ROUNDS and self._has_time(done, spent_s, left_s, least):
             round_s = self._round(order)
-            usual_s = spent_s / done if done else expected_s
-            if round_s > max(_PAUSE_S, _PAUSE_FACTOR * usual_s):
-                self.notes.append(
-                    f"One round took {round_s:.0f} s, where {format_seconds(usual_s)} was to be expected: the machine "
-                    "slept, or this program was stopped. Its time is not counted as spent."
-                )
-                round_s = usual_s
             spent_s += round_s
             bar.advance(round_s)
             done = len(order[0].samples)
@@ -283,8 +271,8 @@ class Rounds:
         return estimate if 0 < estimate < math.inf else self.device.min_sample_s
 
     def _round(self, order: list[RunningCase]) -> float:
-        """Time each case once, in random order; return the seconds that it took, by the clock on the wall."""
-        started = time.time()
+        """Time each case once, in random order; return the seconds that it took."""
+        started = time.perf_counter()
         turns = [order[index] for index in self._next_order(len(order))]
         # The same random numbers for all cases of a round, other ones in the next round.
         self._numbers.rotate()
@@ -303,7 +291,7 @@ class Rounds:
                 raise CaseError(f"{words}: its calls are too short to be timed. Do more in one call.")
         for case, sample in timings:
             case.samples.append(sample)
-        return max(time.time() - started, 1e-9)
+        return time.perf_counter() - started
 
     def _next_order(self, count: int) -> tuple[int, ...]:
         """A random order of the cases. All come equally often, so that no case is mostly first, or after another."""

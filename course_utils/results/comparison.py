@@ -449,7 +449,7 @@ class Comparison(Result):
             )
 
     def plot(self) -> Figure:
-        """Draw how fast each case is relative to the baseline, round by round; see :meth:`Result.plot`."""
+        """Draw how fast each case is relative to the baseline, round by round."""
         from course_utils.show import canvas
 
         with canvas.style():

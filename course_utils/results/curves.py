@@ -104,7 +104,7 @@ class Curves(Result):
             yield Fact(curve.label, None, words, sentence, points=dict(zip(curve.x, curve.y, strict=True)))
 
     def plot(self) -> Figure:
-        """Draw all lines into one panel; see :meth:`Result.plot`."""
+        """Draw all lines into one panel."""
         from course_utils.show import canvas
 
         with canvas.style():

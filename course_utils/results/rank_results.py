@@ -6,7 +6,7 @@ import dataclasses
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from course_utils.results import paired
 from course_utils.results.comparison import Comparison
@@ -17,9 +17,6 @@ from course_utils.results.table import Table
 from course_utils.show.cards import Card
 from course_utils.show.formats import format_seconds, listed
 from course_utils.show.tables import Sheet
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True)
@@ -104,12 +101,10 @@ class RankResults(Result):
             whose=self.whose,
         )
 
-    def comparison(self, key: str = "rounds", practical: float | None = None) -> Comparison:
+    def comparison(self, key: str) -> Comparison:
         """What :func:`course_utils.ranks.programs.timed_rounds` timed, compared: in each round the slowest rank counts.
 
-        Args:
-            key: the ``name`` that the program gave to its rounds.
-            practical: relative difference below which nobody cares; by default the one that the program gave.
+        ``key`` is the ``name`` that the program gave to its rounds.
 
         Raises:
             ValueError: if it does not come from ``timed_rounds``, or ranks timed other cases or numbers of rounds.
@@ -121,9 +116,6 @@ class RankResults(Result):
                 f"these do: {', '.join(self.rounds) or 'none'}"
             )
         first = ranks[0]
-        practical = first.get("practical", paired.PRACTICAL) if practical is None else practical
-        if not 0 < practical < 1:
-            raise ValueError(f"practical is a relative difference between 0 and 1, got {practical!r}; 0.01 is 1%")
         labels = tuple(first["labels"])
         if any(tuple(rank["labels"]) != labels for rank in ranks):
             raise ValueError(f"the ranks timed other cases under {key!r}: each must name the same, in the same order")
@@ -148,19 +140,15 @@ class RankResults(Result):
             parameters=self.parameters,
             clock=f"host clock, the slowest of {self.ranks} ranks" if self.ranks > 1 else "host clock",
             agreement=first["agreement"] or "not checked",
-            practical=practical,
+            practical=first.get("practical", paired.PRACTICAL),
             confidence=first.get("confidence", paired.DECISION_CONFIDENCE),
             spent_s=self.seconds,
             notes=self.notes,
             busy=self.busy,
             worked_by=self.worked_by,
             whose=self.whose,
-            behind=self.behind.comparison(key, practical) if self.behind and key in self.behind.rounds else None,
+            behind=self.behind.comparison(key) if self.behind and key in self.behind.rounds else None,
         )
-
-    def plot(self) -> Figure:
-        """Draw what was timed side by side first; see :meth:`Result.plot`."""
-        return self.comparison(self.rounds[0]).plot() if self.rounds else super().plot()
 
     @classmethod
     def to_file(cls, values: dict[str, Any]) -> dict[str, Any]:

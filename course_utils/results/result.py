@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 from course_utils.results.environment import Environment
 from course_utils.results.paired import PRACTICAL, Interval
 from course_utils.results.serialization import Serialized
 from course_utils.show.cards import Shown
 from course_utils.show.formats import is_number
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 V = TypeVar("V")
 
@@ -79,8 +76,8 @@ def checked_worked_by(worked_by: str) -> str:
 class Result(Serialized, Shown):
     """What all results share. A kind of result is a subclass, in a module of its own beside this one.
 
-    A kind has to say what it shows (:meth:`card`), what can be compared (:meth:`facts`), and how it is drawn
-    (:meth:`plot`). Beside these fields it has its own, the ``environment`` among them.
+    A kind has to say what it shows (:meth:`card`) and what can be compared (:meth:`facts`); some draw a figure as well
+    (``plot``), with `caption` under it. Beside these fields it has its own, the ``environment`` among them.
     """
 
     kind: ClassVar[str]
@@ -122,14 +119,6 @@ class Result(Serialized, Shown):
     def facts(self) -> Iterator[Fact]:
         """Yield what the result says. Baselines are left out: every case is seen against its own."""
         raise NotImplementedError
-
-    def plot(self) -> Figure:
-        """Draw the result, with its `caption` under it, as a figure that shows itself in a notebook.
-
-        Raises:
-            ValueError: if there is nothing to draw.
-        """
-        raise ValueError(f"a result of the kind {self.kind!r} has no figure; its card shows it")
 
     @property
     def is_measured(self) -> bool:

@@ -143,7 +143,7 @@ class Table(Result):
                 yield Fact(f"{row[0]}: {column}", value, words, f"{column}: {words}", row=name, unit=unit)
 
     def plot(self, columns: str | Sequence[str] | None = None, *, stacked: bool = False) -> Figure:
-        """Draw a column as horizontal bars, one for each row; see :meth:`Result.plot`.
+        """Draw a column as horizontal bars, one for each row.
 
         Args:
             columns: which; by default the first with numbers.

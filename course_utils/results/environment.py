@@ -7,9 +7,8 @@ import datetime
 import hashlib
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from course_utils.results.serialization import Serialized
 from course_utils.show.cards import Card, Shown, Toned
@@ -155,11 +154,6 @@ class Environment(Serialized, Shown):
             ("commit", self.commit),
         ]
         return Sheet((named_values(f"This machine: {self.title}", named),))
-
-    @classmethod
-    def from_file(cls, record: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Unknown keys are ignored: a later version may know more of a machine."""
-        return {f.name: record[f.name] for f in dataclasses.fields(cls) if f.name in record}
 
 
 def titles(environments: Iterable[Environment]) -> dict[str, str]:

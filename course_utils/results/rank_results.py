@@ -12,7 +12,7 @@ from course_utils.results import paired
 from course_utils.results.comparison import Comparison
 from course_utils.results.environment import Environment
 from course_utils.results.measurement import Measurement
-from course_utils.results.result import Fact, Result
+from course_utils.results.result import Fact, Named, Result
 from course_utils.results.table import Table
 from course_utils.show.cards import Card
 from course_utils.show.formats import format_seconds, listed
@@ -69,7 +69,7 @@ class RankResults(Result):
     def __getitem__(self, rank: int) -> Mapping[str, Any]:
         if rank not in range(self.ranks):
             raise KeyError(f"there is no rank {rank!r}; there are 0 to {self.ranks - 1}")
-        return _Reported(self.reports[rank])
+        return Named(self.reports[rank].values)
 
     def __iter__(self) -> Iterator[Mapping[str, Any]]:
         return (self[report.rank] for report in self.reports)
@@ -190,15 +190,6 @@ class RankResults(Result):
             for fact in part.facts():
                 row = f"{prefix} {fact.row}" if fact.row else ""
                 yield dataclasses.replace(fact, label=f"{prefix} {fact.label}", row=row)
-
-
-class _Reported(dict[str, Any]):
-    def __init__(self, report: RankReport) -> None:
-        super().__init__(report.values)
-        self.rank = report.rank
-
-    def __missing__(self, key: str) -> Any:
-        raise KeyError(f"rank {self.rank} reported no {key!r}; there are: {', '.join(self) or 'none'}")
 
 
 def words_and_unit(key: str) -> tuple[str, str | None]:

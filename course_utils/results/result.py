@@ -48,6 +48,13 @@ class Fact:
         return float(self.value) if is_number(self.value) else None
 
 
+class Named(dict[str, Any]):
+    """Values by name; a name that nothing has is answered with those that there are."""
+
+    def __missing__(self, name: str) -> Any:
+        raise KeyError(f"no {name!r} here; there are: {', '.join(self) or 'none'}")
+
+
 def by_name(named: Mapping[Any, V], name: Any, what: str) -> V:
     """What has a name; one that nothing has is answered with those that there are."""
     if name not in named:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from course_utils.results.environment import Environment
-from course_utils.results.result import Fact, Result, by_name
+from course_utils.results.result import Fact, Named, Result, by_name
 from course_utils.show.cards import Card
 from course_utils.show.formats import VALUE_FORMATS, axis_unit, is_number, listed, value_text
 from course_utils.show.tables import Column, Grid, Sheet, split
@@ -27,13 +27,6 @@ _NAMED_LETTERS = 60
 _QUANTITIES = {"bytes": "memory", "s": "time", "B/s": "bandwidth", "FLOP/s": "compute rate", "percent": "share"}
 # The same differences as the colours', once more, for printing in grey.
 _HATCHES = ("", "//", "..", "xx", "\\\\", "++")
-
-
-class _Cells(dict[str, Any]):
-    """A row's values by column; a column that is not there is answered with those that are."""
-
-    def __missing__(self, column: str) -> Any:
-        raise KeyError(f"no column {column!r} in this table; there are: {', '.join(self)}")
 
 
 @dataclass(frozen=True, repr=False)
@@ -62,10 +55,10 @@ class Table(Result):
 
     def __getitem__(self, label: Any) -> dict[str, Any]:
         row = by_name(dict(zip(self.labels, self.rows, strict=True)), label, f"row {label!r} in this table")
-        return _Cells(zip(self.columns, row, strict=True))
+        return Named(zip(self.columns, row, strict=True))
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        return (_Cells(zip(self.columns, row, strict=True)) for row in self.rows)
+        return (Named(zip(self.columns, row, strict=True)) for row in self.rows)
 
     def text(self, label: Any, column: str) -> str:
         """A cell as the card shows it, with its unit: for the sentence of ``says=``.

@@ -252,5 +252,5 @@ def test_wrong_names_are_answered_with_the_right_ones() -> None:
         _PAIR["cas"]
     with pytest.raises(KeyError, match="no point n=2 in this sweep; there are: 1, 8"):
         _SWEEP[2]
-    with pytest.raises(KeyError, match="rank 0 reported no 'lost'; there are: step_s, peak_bytes"):
+    with pytest.raises(KeyError, match="no 'lost' here; there are: step_s, peak_bytes"):
         RANKS[0]["lost"]

@@ -222,12 +222,6 @@ class Comparison(Result):
     confidence: float = paired.DECISION_CONFIDENCE
     per: str = field(default="", compare=False)  # what an item is called, where the card tells times per item
 
-    def __post_init__(self) -> None:
-        if len(set(self.labels)) < max(2, len(self.cases)):
-            raise ValueError("a comparison has two cases or more, of different names")
-        if {case.rounds for case in self.cases} != {self.rounds}:
-            raise ValueError("the cases have different numbers of rounds")
-
     @property
     def baseline(self) -> str:
         """Label of the case that the others are compared with."""

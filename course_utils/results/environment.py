@@ -55,10 +55,6 @@ class Environment(Serialized, Shown):
     torch_threads: int = 1  # threads that one CPU operation may use
     commit: str | None = None  # commit of the course, if known
 
-    def __post_init__(self) -> None:
-        if self.device_kind not in ("cpu", "cuda", "mps"):
-            raise ValueError(f"there is no device {self.device_kind!r}")
-
     @property
     def title(self) -> str:
         """What people call the machine, for example ``AMD EPYC, 2 cores, 24 GiB`` or ``NVIDIA H200, 140 GiB``."""

@@ -43,12 +43,6 @@ class Measurement(Serialized):
     flops: float | None = None
     bytes: float | None = None
 
-    def __post_init__(self) -> None:
-        if not self.elapsed_s or min(self.elapsed_s) <= 0:
-            raise ValueError(f"{self.label!r} has no times, or times that are not positive")
-        if {len(self.enqueue_s), len(self.device_s)} - {0, self.rounds}:
-            raise ValueError(f"{self.label!r} has other numbers of device times and of rounds")
-
     @property
     def rounds(self) -> int:
         """Number of timings."""

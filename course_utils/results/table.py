@@ -42,12 +42,6 @@ class Table(Result):
     # of a column's numbers, by the column's name: a key of `TABLE_UNITS`
     units: Mapping[str, str] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        if not self.columns or any(len(row) != len(self.columns) for row in self.rows):
-            raise ValueError("a table has a value for each column in each row")
-        if len(set(self.labels)) < len(self.rows):
-            raise ValueError("each row of a table has a name of its own")
-
     @property
     def labels(self) -> tuple[Any, ...]:
         """What the rows are called."""

@@ -214,12 +214,6 @@ def test_paired_times_of_ranks_are_those_of_the_slowest() -> None:
     assert idle["dear"].ratio == pytest.approx(2)
 
 
-def test_rounds_that_do_not_fit_are_refused() -> None:
-    other = {**rounds_of(1, 2), "labels": ["dear", "plain"]}
-    with pytest.raises(ValueError, match="other cases"):
-        ranks_of({"loss": rounds_of(1, 2)}, {"loss": other}).comparison("loss")
-
-
 def test_the_order_of_what_ranks_reported_outlives_a_file() -> None:
     # Files have sorted keys; the baseline and the first column must not depend on the alphabet.
     again = RankResults.from_record(json.loads(json.dumps(RANKS.to_record(), sort_keys=True)))

@@ -201,7 +201,7 @@ def test_unknown_names_are_answered_with_what_there_is(reference: Path) -> None:
     save_lesson(lesson_record(environment=GPU), reference)
     save_lesson(lesson_record(comparison(name="other/pair"), lesson="other"), reference)
     for name, machine, message in (
-        ("tiny", None, "'lesson/experiment', for example 'pinned_memory/copy'"),
+        ("tiny", None, r"no record holds 'tiny'.*Lesson 'tiny' on nvidia-h200 holds: tiny/pair"),
         ("tinny/pair", None, r"lesson 'tinny' \(did you mean 'tiny'\?\).*Recorded lessons: other, tiny\."),
         ("tiny/pair", CPU.machine, "no record of amd-epyc-2-cores holds 'tiny/pair'.*on nvidia-h200 holds: tiny/pair"),
     ):

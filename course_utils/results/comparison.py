@@ -22,7 +22,7 @@ from course_utils.results.measurement import (
 )
 from course_utils.results.paired import Interval, Verdict
 from course_utils.results.result import Fact, Result, by_name
-from course_utils.results.verdicts import SURE, WORDS, between, too_busy_parts
+from course_utils.results.verdicts import IN_A_SENTENCE, SURE, WORDS, between, too_busy_parts
 from course_utils.show.cards import Bar, Card, Row, Toned, ends_of, plain, speed_axis
 from course_utils.show.colours import BLUE_INK, GREEN_INK, GREY_44, GREY_55, GREY_E4, ORANGE_INK
 from course_utils.show.formats import (
@@ -323,15 +323,16 @@ class Comparison(Result):
         first, *rest = clear
         parts, others = first.parts(), len(self.others) - 1
         counts = Counter(case.verdict for case in rest)
-        words = {**WORDS, Verdict.SAME: "the same"}
         if len(rest) == 1:
             parts += ["; ", *rest[0].parts(against=False)]
         elif len(rest) == others and len(counts) == 1:
-            parts.append(f". The other {others} are all {words[rest[0].verdict]}")
+            parts.append(f". The other {others} are all {IN_A_SENTENCE[rest[0].verdict]}")
         elif rest:
             # What is unclear has a line of its own.
             said = listed(
-                f"{counts[key]} {'is' if counts[key] == 1 else 'are'} {words[key]}" for key in order if counts[key]
+                f"{count} {'is' if count == 1 else 'are'} {IN_A_SENTENCE[verdict]}"
+                for verdict in order
+                if (count := counts[verdict])
             )
             parts.append(f". Of the other {others}, {said}")
         return [*parts, "."]

@@ -8,13 +8,14 @@ from course_utils.results.paired import Interval, Verdict
 from course_utils.show.cards import Toned
 from course_utils.show.formats import format_times
 
-# What people read.
+# What people read: in a cell, and in a sentence.
 WORDS = {
     Verdict.FASTER: "faster",
     Verdict.SLOWER: "slower",
     Verdict.SAME: "same",
     Verdict.UNCLEAR: "too close to call",
 }
+IN_A_SENTENCE = {**WORDS, Verdict.SAME: "the same"}
 # How to read the bars.
 SURE = "bar: where the true ratio lies, 99% sure"
 TOOK_THE_CORE = "took this one's core"

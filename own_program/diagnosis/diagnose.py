@@ -26,8 +26,8 @@ from course_utils.show.formats import format_count, format_percent, format_ratio
 from course_utils.show.progress import progress
 from own_program.diagnosis.batches import Batches, index_instead
 from own_program.diagnosis.bench import LONG_STEP_S, OF_LONG, PARITY_STEPS, Bench, StepOutcome, StepRounds, timings
-from own_program.diagnosis.contents import Contents, look
 from own_program.diagnosis.diagnosis_card import CHANGES_RESULTS, IMPOSSIBLE, NO_TIME, NOT_COMPILED, Diagnosis, Tried
+from own_program.diagnosis.earlier_calls import Graph, graphs_of
 from own_program.diagnosis.phases import (
     AFTER,
     BACKWARD,
@@ -84,10 +84,9 @@ def diagnose(
 ) -> Diagnosis:
     """Say what to change first in a training step: measured, tried, ranked.
 
-    The step is called some hundred times. First as it is, to see where its time goes and what it
-    holds. Then each change that is safe to try is put in force: it must give the losses that the step gives, from the
-    same weights and random numbers, before it is timed in rounds against the step as it is. Of several, what looks
-    faster is timed once more.
+    The step is called some hundred times. First as it is, to see where its time goes. Then each change that is safe to
+    try is put in force: it must give the losses that the step gives, from the same weights and random numbers, before
+    it is timed in rounds against the step as it is. Of several, what looks faster is timed once more.
     In the end weights, buffers, gradients, optimizers, schedulers, random numbers, global switches, and plain Python
     variables that the step names are as they were, also after an error or Ctrl-C; iterators over data have moved on.
 
@@ -179,14 +178,10 @@ class _Diagnosing:
             bench = Bench(self.work, self.found, self.device, state, count)
             try:
                 calls = _LEAST_CALLS - 1 if is_long else _COUNTED_CALLS
-                contents = Contents() if is_compiled(self.found) else look(bench, calls)
-                diagnosis.looked += contents.looked
+                graphs = [] if is_compiled(self.found) else graphs_of(bench, calls)
                 self._parts()
-                self._grown(contents)
-                self._try(bench, seen[-1], contents)
-                for change in contents.named:
-                    if self._of(change).verdict == NO_TIME:
-                        self._advise(change.change, change.because, change.lesson)
+                self._reaches_back(graphs)
+                self._try(bench, seen[-1])
             finally:
                 bench.close()
 
@@ -318,29 +313,29 @@ class _Diagnosing:
             because = f"Python waits for the GPU {format_seconds(waited)} in a step, in {listed(places)}."
             self._advise("take values from the GPU less often", because, "host_device_syncs", most)
 
-    def _grown(self, contents: Contents) -> None:
+    def _reaches_back(self, graphs: Sequence[Graph]) -> None:
         """A backward pass through operations of earlier calls."""
-        diagnosis, phases, nodes = self.diagnosis, self.diagnosis.phases, [each.nodes for each in contents.counted]
-        if nodes and (earlier := contents.counted[-1].earlier) > _OLD_GRAPH * nodes[-1]:
-            facts = []
-            if phases[BACKWARD] > _LONG_BACKWARD * phases[FORWARD]:
-                facts.append(f"takes {format_ratio(phases[BACKWARD] / phases[FORWARD])} times the forward pass")
-            if nodes[0] < nodes[-1]:
-                facts.append("grows with each call")
-            diagnosis.grows = nodes[0] < nodes[-1]
-            because = (
-                f"The backward pass {listed([*facts, 'reaches into earlier calls'])}: {earlier:,} of the "
-                f"{nodes[-1]:,} operations in its graph were recorded there."
-            )
-            change = "detach what you keep from call to call, such as a hidden state"
-            self._advise(change, because, "no_grad", phases[BACKWARD])
+        if not graphs or graphs[-1].earlier <= _OLD_GRAPH * graphs[-1].nodes:
+            return
+        phases, first, last = self.diagnosis.phases, graphs[0], graphs[-1]
+        facts = []
+        if phases[BACKWARD] > _LONG_BACKWARD * phases[FORWARD]:
+            facts.append(f"takes {format_ratio(phases[BACKWARD] / phases[FORWARD])} times the forward pass")
+        if first.nodes < last.nodes:
+            facts.append("grows with each call")
+        because = (
+            f"The backward pass {listed([*facts, 'reaches into earlier calls'])}: {last.earlier:,} of the "
+            f"{last.nodes:,} operations in its graph were recorded there."
+        )
+        change = "detach what you keep from call to call, such as a hidden state"
+        self._advise(change, because, "no_grad", phases[BACKWARD])
 
     # --- changes
 
-    def _try(self, bench: Bench, seen: Seen, contents: Contents) -> None:
+    def _try(self, bench: Bench, seen: Seen) -> None:
         plain = self._repeated(bench)
         self._step_s[""] = plain.step_s
-        several = list(changes_for(self.found, seen, contents.named, self.work))
+        several = list(changes_for(self.found, seen, self.work))
         if self.diagnosis.budget_s < _LEAST_FOR_COMPILING_S and any(change.name == COMPILE for change in several):
             why = f"{NOT_COMPILED}: that takes a budget_s of {_LEAST_FOR_COMPILING_S:g} or more."
             self.diagnosis.notes.append(why)

@@ -57,8 +57,8 @@ class StepChange:
     instead_of: str = ""  # the same text for those of which one excludes the others
 
 
-def changes_for(found: Found, seen: Seen, named: list[StepChange], work: Work) -> Iterator[StepChange]:
-    """Yield what may help this step, the likeliest first; ``named`` is what was seen in its contents."""
+def changes_for(found: Found, seen: Seen, work: Work) -> Iterator[StepChange]:
+    """Yield what may help this step, the likeliest first."""
     devices = {p.device.type for p in found.parameters}
     if seen.anomaly:
         because = "Autograd's anomaly mode is on: it keeps a stack of each operation and looks for NaN in gradients."
@@ -68,7 +68,6 @@ def changes_for(found: Found, seen: Seen, named: list[StepChange], work: Work) -
         change = f"take the hooks off the modules: {names}"
         because = f"{len(hooks)} hook{'s' * (len(hooks) > 1)} of your own run{'s' * (len(hooks) == 1)} in each step."
         yield StepChange("hooks off", change, because, "your_own_program", lambda work: _no_hooks(found))
-    yield from named
     if not is_compiled(found) and can_compile(devices):
         yield _compile(found)
     for optimizer in found.optimizers.values():

@@ -256,16 +256,6 @@ def test_a_graph_that_reaches_into_earlier_calls():
     assert (advice.known, advice.saves) == ("at most", diagnosis.phases["backward pass"])
     seen = re.search(r"grows .* and reaches into earlier calls: (\d+) of the (\d+) operations", advice.because)
     assert 0.8 < int(seen[1]) / int(seen[2]) < 1  # the fewer calls the time allowed, the less
-    assert "Its calls do more and more." in diagnosis.card().words
-
-
-def test_a_module_that_is_called_on_row_after_row():
-    layer, x = torch.nn.Linear(16, 16), torch.randn(32, 16)
-    step = steps_of(lambda: torch.stack([layer(row) for row in x]).square().mean(), layer)
-    diagnosis = advised(step, change := "call layer once on all 32 rows", budget_s=1.0)
-    (advice,) = (each for each in diagnosis.plan if each.change == change)
-    assert advice.known == "tried"
-    assert "called 32 times in a forward pass" in advice.because
 
 
 def test_samples_that_are_fetched_one_by_one_from_tensors_in_memory():

@@ -24,7 +24,7 @@ from course_utils.results.paired import Interval, Verdict
 from course_utils.show.advice import Advice
 from course_utils.show.formats import format_count, format_percent, format_ratio, format_seconds, listed
 from course_utils.show.progress import progress
-from own_program.diagnosis.batches import Batches, index_instead
+from own_program.diagnosis.batches import Batches, lie_in_memory
 from own_program.diagnosis.bench import LONG_STEP_S, OF_LONG, PARITY_STEPS, Bench, StepOutcome, StepRounds, timings
 from own_program.diagnosis.diagnosis_card import CHANGES_RESULTS, IMPOSSIBLE, NO_TIME, NOT_COMPILED, Diagnosis, Tried
 from own_program.diagnosis.earlier_calls import Graph, graphs_of
@@ -283,17 +283,12 @@ class _Diagnosing:
     def _loading(self) -> None:
         share, step_s = self.diagnosis.phases[LOADING], self.diagnosis.step_s
         workers = getattr(self.data, "num_workers", None)
-        if share > _LOADING_STANDS_OUT and (indexed := index_instead(self.data)) is not None:
-            because, judgement = indexed
-            advice = Advice("index the tensors in memory, without a DataLoader", because, "data_loading", share)
-            if not workers:
-                ratios = judgement.interval.high, judgement.ratio, judgement.interval.low
-                low, saves, high = (share * (1 - ratio) for ratio in ratios)
-                advice = replace(advice, saves=saves, known="tried", low=low, high=high)
-            self.diagnosis.plan.append(advice)
-        elif share > max(_LOADING_STANDS_OUT, _HANDED_OVER_S / step_s):
+        in_memory = lie_in_memory(self.data)
+        if share > (_LOADING_STANDS_OUT if in_memory else max(_LOADING_STANDS_OUT, _HANDED_OVER_S / step_s)):
             change = "load batches in workers of the DataLoader"
-            if workers or (workers is None and self.data is not None):
+            if in_memory:
+                change = "index the tensors in memory, without a DataLoader"
+            elif workers or (workers is None and self.data is not None):
                 change = "let batches arrive sooner"
             has = "" if workers is None else f", with num_workers={workers}"
             because = f"It waits {format_seconds(share * step_s)} for each batch{has}."

@@ -45,8 +45,7 @@ def what_to_change(found: TraceTime) -> tuple[Advice, ...]:
         return ()
     if found.anomaly.checks:  # it slows more than a trace shows, so that all else looks different without it
         advice = _advice(found, _anomaly(found))
-        alone = f"its checks{' and stacks' if found.anomaly.stacks else ''} alone"
-        return (replace(advice, of=f"{advice.of}, {alone}"),) if advice else ()
+        return (replace(advice, of=f"{advice.of}, its checks alone"),) if advice else ()
     entries = _compiles_anew(found)
     if found.largest not in (on_gpu.START, on_gpu.COMPILING, on_cpu.COMPILING):  # what mostly warms up says no more
         entries += _on_cpu(found) if found.cpu else _on_gpu(found)
@@ -98,15 +97,13 @@ def _steps(found: TraceTime) -> tuple[int, str]:
 
 
 def _anomaly(found: TraceTime) -> _Entry:
-    mode, marks = found.anomaly, found.marks
-    because = f"{mode.checks / max(1, marks):,.0f} NaN checks {'a step' if marks else 'in all'} ran in the backward "
-    because += f"pass{', and Python stacks were noted for its nodes' if mode.stacks else ''}"
-    more = "torch.is_anomaly_enabled() tells where it is on. Record again without it: the rest looks different then."
-    if not mode.stacks:
-        more += (
-            " It also notes a Python stack for each operator of the forward pass, which often takes longer: that is a "
-            "part of these operators' own time, and shows in a trace with with_stack=True alone."
-        )
+    checks = f"{found.anomaly.checks / max(1, found.marks):,.0f} NaN checks"
+    because = f"{checks} {'a step' if found.marks else 'in all'} ran in the backward pass"
+    more = (
+        "torch.is_anomaly_enabled() tells where it is on. Record again without it: the rest looks different then. It "
+        "also notes a Python stack for each operator of the forward pass, which often takes longer: that is a part of "
+        "these operators' own time, and shows in a trace with with_stack=True alone."
+    )
     amount = _sum(on_gpu.ANOMALY)
     return _Entry("switch anomaly mode off", "your_own_program", amount, because, _LEAST_OF_ANOMALY, more=more)
 

@@ -263,15 +263,6 @@ def _meanwhile(found: TraceTime, waited: float) -> str:
     return f", most of that time in {short_name(name)}," if lasts > waited / 2 else ""
 
 
-def _whose(found: TraceTime) -> str:
-    """What is unknown of operators that a compiler may take, where the trace does not tell the model's."""
-    if found.origin.known:
-        return ""
-    if found.trace.events[PYTHON]:
-        return "No nn.Module called them: compile the function that does."
-    return "Whether they are the model's, or your own code's around it, a recording with with_stack=True tells."
-
-
 def _outside(found: TraceTime, operators: Counter[str], steps: int) -> str:
     """Which operators run outside the model, and where."""
     functions: Counter[str] = Counter()
@@ -304,5 +295,6 @@ def _on_cpu(found: TraceTime) -> list[_Entry]:
     if cpu.small / steps >= _LEAST_SMALL:
         because = f"{cpu.small / steps:,.0f} operators {each} took under 20 µs of their own, with Python between them"
         change, saves = "fuse small operators: compile the model", _sum(on_cpu.OF_MODEL)
-        entries.append(_Entry(change, "torch_compile", saves, because, _LEAST_MANY, more=_whose(found)))
+        more = "" if found.origin.known else "The trace does not tell whether they are the model's, or your own code's."
+        entries.append(_Entry(change, "torch_compile", saves, because, _LEAST_MANY, more=more))
     return entries

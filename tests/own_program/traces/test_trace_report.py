@@ -283,7 +283,6 @@ def test_small_operators_of_the_programs_own_loop_are_told_from_a_models():
         made.event("python_function", "train.py(12): collate", start, 6000)
         for call in range(300):
             made.op("aten::add", start + 20 * call, 10)
-        made.event("python_function", "nn.Module: Net_0", start + 6000, 400)
         for layer in range(20):
             made.op("aten::linear", start + 6000 + 20 * layer, 10, **{"Sequence number": start + layer})
             made.op(f"{NODE}AddmmBackward0", start + 6970 - 30 * layer, 30, **{"Sequence number": start + layer})

@@ -200,17 +200,10 @@ def _unexplained(found: TraceTime, saves: float) -> str | None:
     if python < _SUSPECT or found.anomaly.checks or python <= saves:
         return None
     words = f", and {format_percent(python)} is {on_cpu.PYTHON_CODE}" if found.largest != on_cpu.PYTHON_CODE else ""
-    if most := _most_of_python(found, python):
-        return f"{words}, {most}"
-    return words + ("" if found.trace.events[PYTHON] else ". Record with with_stack=True to see where")
-
-
-def _most_of_python(found: TraceTime, python: float) -> str:
-    """The function of the program that held most of Python's time; empty without stacks."""
     for name, lasts in found.cpu.functions.most_common(1):
         held = lasts / sum(group.lasts for group in found.groups)
-        return f"{'most' if held > python / 2 else 'the largest part'} of it in {short_name(name)}"
-    return ""
+        return f"{words}, {'most' if held > python / 2 else 'the largest part'} of it in {short_name(name)}"
+    return words + ("" if found.trace.events[PYTHON] else ". Record with with_stack=True to see where")
 
 
 def _warning(found: TraceTime, plan: Sequence[Advice]) -> str:
@@ -257,13 +250,6 @@ def _notes(found: TraceTime, plan: Sequence[Advice]) -> list[str]:
         notes.append(
             "Only one step was read: whether others are like it, the file does not say. If more were recorded, a later "
             "cycle of the schedule wrote over them: repeat=1 forbids it."
-        )
-    python = found.share(on_cpu.PYTHON_CODE)
-    if python >= _SUSPECT:
-        more = _most_of_python(found, python) or "Record with with_stack=True to see which function of yours holds it"
-        notes.append(
-            f"In {format_percent(python)} of the time nothing was recorded: Python's own work. "
-            f"{more[0].upper()}{more[1:]}."
         )
     if found.trace.events[PYTHON]:
         notes.append(

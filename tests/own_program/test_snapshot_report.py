@@ -331,7 +331,7 @@ def saved(value: Any) -> bytes:
         (pickle.dumps({"segments": [Hostile()]}), r"would load \w+.mkdir, .*: do not load this file"),
         (pickle.dumps({"segments": []})[:-5], "damaged or cut short"),
         (saved({"weight": torch.ones(3)}), "as checkpoints do, and so is no memory snapshot"),
-        (b'{"segments": [{"address": 0}], "device_traces": []}', "its segments or entries are not those of PyTorch"),
+        (b'{"segments": [{"address": 0}], "device_traces": []}', "is damaged: its history or its settings"),
     ],
     ids=lambda value: "data" if isinstance(value, bytes) else value,  # bytes differ from process to process
 )

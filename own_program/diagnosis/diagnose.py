@@ -21,7 +21,6 @@ from course_utils.results import paired
 from course_utils.results.paired import Interval, Verdict
 from course_utils.show.advice import Advice
 from course_utils.show.formats import format_count, format_percent, format_ratio, format_seconds, listed
-from course_utils.show.progress import progress
 from own_program.diagnosis.batches import Batches, lie_in_memory
 from own_program.diagnosis.bench import LONG_STEP_S, OF_LONG, PARITY_STEPS, Bench, StepOutcome, StepRounds, timings
 from own_program.diagnosis.diagnosis_card import CHANGES_RESULTS, IMPOSSIBLE, NO_TIME, NOT_COMPILED, Diagnosis, Tried
@@ -167,7 +166,7 @@ class _Diagnosing:
 
     def run(self) -> None:
         diagnosis = self.diagnosis
-        with Watch() as watch, progress("calls as they are", diagnosis.budget_s * _CALLS_SHARE):
+        with Watch() as watch:
             seen = self._as_it_is()
         diagnosis.busy = watch.sentence
         # What torch warns of, a learner has seen in the calls as they are, or it is a change's own.
@@ -373,8 +372,7 @@ class _Diagnosing:
             return Tried(name, NO_TIME)
         self.work.compile_until = started + self._unspent_s() * _SCREEN_SHARE
         try:
-            with progress(f"first steps: {name}", 1.0):
-                steps = bench.steps([change])
+            steps = bench.steps([change])
         except Exception:
             if not self.work.gave_up:
                 return Tried(name, IMPOSSIBLE)

@@ -12,12 +12,11 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from operator import attrgetter
 
-from course_utils.show.formats import short_name
 from own_program.traces.anomaly import AnomalyMode
 from own_program.traces.events import CALL, COPY, DEVICE, KERNEL, MARK, OP, OVERHEAD, PYTHON, SET, Event, Trace
 from own_program.traces.intervals import Span, Spans, clip, common, gaps, length, union, without
 from own_program.traces.names import LOADS, is_communication, is_own_code
-from own_program.traces.profiled_steps import ProfiledStep, ProfiledSteps, device_steps, marked_steps
+from own_program.traces.profiled_steps import ProfiledSteps, device_steps, marked_steps
 
 # The places of a step's time, in the order of a card.
 COMPUTE, WITHIN, SENDS = "computing", "copies on the GPU", "communication, not hidden"
@@ -35,7 +34,7 @@ DOUBLE, ATTENTION = "computing in float64", "attention in single kernels"
 POINTWISE = "runs of elementwise kernels"
 ANOMALY = "anomaly mode"
 
-COLLECTIVES = {
+_COLLECTIVES = {
     "all_reduce": re.compile(r"all_?reduce|cross_device_reduce|_shot_", re.IGNORECASE),
     "all_gather": re.compile(r"all_?gather", re.IGNORECASE),
     "reduce_scatter": re.compile(r"reduce_?scatter", re.IGNORECASE),
@@ -128,25 +127,6 @@ def gpu_time(trace: Trace, device: int, anomaly: AnomalyMode) -> GpuTime:
                 step.places[place] += lasts
     _count(found, work, host, own_work)
     return found
-
-
-def by_name(steps: Sequence[ProfiledStep], *places: str) -> dict[str, tuple[float, float]]:
-    """What ran in some places: by its short name how often a step, and for how many microseconds; the most comes first.
-
-    Example:
-        >>> step = ProfiledStep(1, (0.0, 10.0))
-        >>> step.ran["computing", "void gemm<float>()"] = [2, 8.0]
-        >>> by_name([step, step], "computing")
-        {'gemm': (2.0, 8.0)}
-    """
-    found: dict[str, list[float]] = defaultdict(lambda: [0, 0.0])
-    for step in steps:
-        for (place, name), (count, lasts) in step.ran.items():
-            if place in places:
-                found[short_name(name)][0] += count
-                found[short_name(name)][1] += lasts
-    ranked = sorted(found.items(), key=lambda each: -each[1][1])
-    return {name: (count / len(steps), lasts / len(steps)) for name, (count, lasts) in ranked}
 
 
 def _place(event: Event) -> str:
@@ -381,8 +361,8 @@ def _count(found: GpuTime, work: Sequence[Event], host: _Host, own_work: Spans) 
         if place == SENDS:
             asked = [event.collective, *(name for name in host.asked(event) if _SENDER.match(name))]
             # A kernel of NCCL's is built of the same parts for both.
-            kernel = _named(event.name).replace("receive", "receive, or all_to_all")
-            name = next(filter(None, map(_named, asked)), kernel) or "others"
+            kernel = collective_of(event.name).replace("receive", "receive, or all_to_all")
+            name = next(filter(None, map(collective_of, asked)), kernel) or "others"
             found.collectives[name] += length(without([event.span], clip(own_work, event.span)))  # type: ignore[assignment]
     found.launches = len(started)
 
@@ -392,6 +372,6 @@ def _operator(asked: Sequence[str]) -> str:
     return next((name for name in asked if name.startswith("aten::")), "")
 
 
-def _named(words: str) -> str:
+def collective_of(words: str) -> str:
     """Which collective some words name; empty if none."""
-    return next((name for name, pattern in COLLECTIVES.items() if pattern.search(words)), "")
+    return next((name for name, pattern in _COLLECTIVES.items() if pattern.search(words)), "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -226,13 +227,17 @@ def _most(found: TraceTime) -> list[str]:
     if found.largest not in (on_gpu.COMPUTE, on_cpu.OPERATORS, on_cpu.ELSEWHERE):
         return []
     steps = [step for group in found.groups for step in group.steps]
-    names = on_gpu.by_name(steps, on_cpu.OPERATORS if found.cpu else on_gpu.COMPUTE)
-    together = sum(lasts for _, lasts in names.values())
+    counts, lasts = Counter(), Counter()
+    for step in steps:
+        for (place, name), (count, us) in step.ran.items():
+            if place == (on_cpu.OPERATORS if found.cpu else on_gpu.COMPUTE):
+                counts[short_name(name)] += count / len(steps)
+                lasts[short_name(name)] += us
     most = [
-        f"{name} {format_percent(lasts / together)} "
-        f"({f'{count:,.0f}' if count >= 100 else f'{count:.3g}'} {_each(found)})"
-        for name, (count, lasts) in list(names.items())[:_NOTED]
-        if lasts >= _LEAST_NOTED * together
+        f"{name} {format_percent(us / lasts.total())} "
+        f"({f'{counts[name]:,.0f}' if counts[name] >= 100 else f'{counts[name]:.3g}'} {_each(found)})"
+        for name, us in lasts.most_common(_NOTED)
+        if us >= _LEAST_NOTED * lasts.total()
     ]
     what = "operators" if found.cpu else "kernels that compute"
     kinds = ", all steps together" if len(found.groups) > 1 else ""

@@ -276,14 +276,10 @@ def _outside(found: TraceTime, operators: Counter[str], steps: int) -> str:
 def _on_cpu(found: TraceTime) -> list[_Entry]:
     cpu, (steps, each), marks = found.cpu, _steps(found), max(1, found.marks)
     assert cpu is not None
-    collectives: Counter[str] = Counter()
-    for name, lasts in cpu.collectives.items():
-        short = next((each for each, pattern in on_gpu.COLLECTIVES.items() if pattern.search(name)), name)
-        collectives[short] += lasts  # type: ignore[assignment]
     because = "the program waited for communication ({}) with no operator running beside it (waits for slower ranks "
     entries = [
         _loads(found, on_cpu.LOADING, "the program was"),
-        _communicates(found, on_cpu.COMMUNICATION, collectives, f"{because}are in it)"),
+        _communicates(found, on_cpu.COMMUNICATION, cpu.collectives, f"{because}are in it)"),
     ]
     if max(group.share(_sum(on_cpu.SMALL)) for group in found.groups) < _LEAST_MANY:
         return entries

@@ -5,9 +5,9 @@ It runs in a browser as well (``own_program/page``), so it needs the standard li
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
-import re
 import zlib
 from pathlib import Path
 
@@ -15,10 +15,6 @@ from course_utils.show.cards import Shown
 from own_program.snapshots.snapshot_report import SnapshotError, read_snapshot
 from own_program.traces.example import example_trace
 from own_program.traces.trace_report import TraceFileError, read_trace
-
-_LOOKED_AT_BYTES = 2**20
-_OF_SNAPSHOTS = (b"\x80", b"PK")  # a pickle, and what torch.save writes
-_KEYS = re.compile(rb'"(traceEvents|device_traces|segments|segment_type)"\s*:')
 
 
 class FileError(ValueError):
@@ -29,7 +25,7 @@ def read_file(source: str | Path, other: str | Path | None = None) -> Shown:
     """Read a trace of torch.profiler, a memory snapshot of PyTorch, or two of a kind: the content says which it is.
 
     Args:
-        source: a trace in Chrome's format (JSON, with gzip or without), or a snapshot (a pickle, or JSON).
+        source: a trace in Chrome's format (JSON, with gzip or without), or a snapshot (a pickle).
         other: a later one, to compare with the first.
 
     Raises:
@@ -52,17 +48,13 @@ def read_file(source: str | Path, other: str | Path | None = None) -> Shown:
 
 
 def _is_snapshot(path: Path) -> bool:
-    """Whether it is for the reader of snapshots; the reader of traces says of other files what they are."""
+    """Whether it is a pickle, or what torch.save writes; the reader of traces says of other files what they are."""
     with path.open("rb") as file:
-        start = file.read(_LOOKED_AT_BYTES)
-    if start.startswith(b"\x1f\x8b"):
-        try:
-            with gzip.open(path) as file:
-                start = file.read1(_LOOKED_AT_BYTES)
-        except (EOFError, OSError, zlib.error):
-            return False
-    key = _KEYS.search(start)
-    return start.startswith(_OF_SNAPSHOTS) or (key is not None and key[1] != b"traceEvents")
+        start = file.read(2)
+    if start == b"\x1f\x8b":
+        with contextlib.suppress(EOFError, OSError, zlib.error), gzip.open(path) as file:
+            start = file.read(2)
+    return start.startswith((b"\x80", b"PK"))
 
 
 def html(report: Shown, lessons: str) -> str:

@@ -7,7 +7,7 @@ between, is taken for one; without training one that is called from outside of a
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain, islice, pairwise
 from statistics import fmean, median
@@ -33,7 +33,7 @@ class Growth:
     stack: Stack  # of what is left behind, of the line that leaves the most
     bytes_a_round: float  # in the median; the mean where most rounds leave nothing
     rounds: int  # without the first
-    ends: Mapping[int, Sequence[int]]  # of each request that begins a round, the names of what the one before has left
+    bytes: int  # of all rounds together
 
 
 class _AskedFor:
@@ -89,9 +89,6 @@ def growth_of(device: DeviceHistory) -> Growth | None:
 
 
 def _growths(device: DeviceHistory) -> Iterator[Growth]:
-    # A request's name in the simulation is its number among those of the history, the failed ones included.
-    asked = [entry["action"] for entry in device.entries if entry["action"] in ("alloc", "oom")]
-    names = [number for number, action in enumerate(asked, 1) if action == "alloc"]
     requests = _AskedFor(device)
     loops, most_kept = list(requests.rounds()), 2.0 if requests.surely else _MOST_KEPT
     parts = [(begins, len(begins)) for begins in loops]
@@ -102,15 +99,13 @@ def _growths(device: DeviceHistory) -> Iterator[Growth]:
         # Of the loop that is most of it any end will do; a rarer one that ended long ago only filled something.
         longest = max(end - start for start, end in pairwise(begins))
         if begins is loops[0] or len(requests.stacks) - begins[-1] <= 2 * longest:
-            growth = _left(requests, names, begins, count, most_kept)
+            growth = _left(requests, begins, count, most_kept)
             # An optimizer's state comes late where more of a model is trained from some step on.
             if growth is not None and (number == 0 or growth.stack.kind != OPTIMIZER):
                 yield growth
 
 
-def _left(
-    requests: _AskedFor, names: Sequence[int], begins: Sequence[int], parts: int, most_kept: float
-) -> Growth | None:
+def _left(requests: _AskedFor, begins: Sequence[int], parts: int, most_kept: float) -> Growth | None:
     """What rounds leave behind, at lines that do so in each of so many parts of the rounds."""
     blocks, stacks, lines = requests.blocks, requests.stacks, requests.lines
     rounds = [range(*span) for span in pairwise(begins)][1:]
@@ -128,9 +123,8 @@ def _left(
     if held.total() >= most_kept * asked:
         return None
     most = stacks[lines.index(held.most_common(1)[0][0])]
-    ends = {names[each.stop]: [names[i] for i in kept] for each, kept in zip(rounds, left, strict=True)}
     sizes = [sum(blocks[i].size_bytes for i in kept) for kept in left]
-    return Growth(most, median(sizes) or fmean(sizes), len(rounds), ends)
+    return Growth(most, median(sizes) or fmean(sizes), len(rounds), sum(sizes))
 
 
 def trains(device: DeviceHistory) -> bool:

@@ -34,10 +34,10 @@ def plan_of(device: DeviceHistory, tries: WhatIf | None, growth: Growth | None) 
     """
     if tries is None:
         return ()
-    first = _growth(tries, growth)
+    first = _growth(device, growth) if growth else None
     entries = [_setting(tries), _logits(device)]
     # Where forward passes leave what grows, they hold that.
-    if device.was_short and not (first and growth.stack.kind == FORWARD and not tries.mended.fails):
+    if device.was_short and not (growth and growth.stack.kind == FORWARD):
         entries += _activations(device) if trains(device) else _passes(device)
     ranked = sorted(filter(None, entries), key=lambda entry: -(entry.saves or 0.0))
     return tuple(filter(None, (first, *ranked)))
@@ -67,21 +67,13 @@ def _worth(tries: WhatIf, tried: SimulatedSetting) -> bool:
     return tries.counts(tries.saving(tried)) and tries.before_bytes - tried.reserved_bytes >= LEAST_BYTES
 
 
-def _growth(tries: WhatIf, growth: Growth | None) -> Advice | None:
-    mended = tries.mended
-    if growth is None or mended is None or (mended.fails and not tries.base.fails):
-        return None
-    place, each = growth.stack.place, format_bytes(growth.bytes_a_round)
-    saves, of, peak = tries.saving(mended), "the reserved peak", mended.reserved_bytes
-    if not tries.counts(saves):  # else it fits into what is reserved anyway
-        saves, of, peak = 1 - mended.in_use_bytes / max(1, tries.base.in_use_bytes), _IN_USE, mended.in_use_bytes
-    because = f"Each of {growth.rounds} steps leaves {each} that no later one frees, most of it from {place}."
-    change, lesson = f"free what each step keeps from {place}, or move it to the CPU", "memory_snapshots"
-    if mended.fails:
-        return Advice(change, because, lesson)
-    met = "the request that failed is met, and " if tries.base.fails else ""
-    because = f"{because} Freed at each step's end in a simulation, {met}{of} is {format_bytes(peak)}."
-    return Advice(change, because, lesson, saves if saves >= 0.005 else None, "about", of)
+def _growth(device: DeviceHistory, growth: Growth) -> Advice:
+    place, each, kept = growth.stack.place, format_bytes(growth.bytes_a_round), format_bytes(growth.bytes)
+    because = f"Each of {growth.rounds} steps leaves {each} that no later one frees, {kept} in all, most from {place}."
+    change = f"free what each step keeps from {place}, or move it to the CPU"
+    freed = growth.bytes - growth.bytes_a_round  # a step holds its own until it ends
+    share = min(1.0, freed / device.allocated_bytes[device.peak])
+    return Advice(change, because, "memory_snapshots", share, "about", _IN_USE)
 
 
 def _logits(device: DeviceHistory) -> Advice | None:

@@ -129,7 +129,7 @@ class DeviceReport(Shown):
             return None
         recorded = replace(tries.base, reserved_bytes=tries.recorded_bytes)
         recorded = replace(recorded, device_allocs=max(tries.replay.run.device_allocs, default=0))
-        several = [recorded, *tries.tries]
+        several = [recorded, *tries.settings]
         if tries.error >= _LEAST_SHARE:  # shown beside, so that a reader sees how far tries are off
             name = f"as recorded, {'begun empty' if tries.begins_empty else 'tried'}"
             several.insert(1, replace(tries.base, name=name))
@@ -163,7 +163,7 @@ class DeviceReport(Shown):
         if device.failure:
             yield _failure_words(device.failure, self.peak_reserved_bytes)
         if self.tries and self.tries.none_helps:
-            yield f"The request is met under none of the {len(self.tries.tries)} changes that were simulated."
+            yield f"The request is met under none of the {len(self.tries.settings)} settings that were simulated."
         kinds = device.kinds(device.peak)
         held = sum(kinds.values())
         if device.has_stacks and held:
@@ -328,7 +328,7 @@ def _read(file: SnapshotFile, number: int) -> DeviceReport:
     try:
         device = DeviceHistory(file, number)
         growth = growth_of(device) if device.entries else None
-        tries = what_if(device, growth) if device.simulated and device.entries else None
+        tries = what_if(device) if device.simulated and device.entries else None
         report = DeviceReport(file.name, device, growth if tries else None, tries)
         report.card()  # finds what else makes no sense
         return report

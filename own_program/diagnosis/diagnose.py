@@ -9,7 +9,6 @@ import statistics
 import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -161,8 +160,7 @@ class _Diagnosing:
         self.device = {"cuda": CudaDevice, "mps": MpsDevice}.get(kind, Device)()
         self.work = Work(self._step)
         self._started, self._compiling_s = time.perf_counter(), 0.0
-        self._tried: dict[str, Tried] = {}  # by name
-        self._step_s: dict[str, float] = {}  # of each change, from its first steps; of the step as it is: ""
+        self._tried: dict[StepChange, Tried] = {}
 
     def run(self) -> None:
         diagnosis = self.diagnosis
@@ -327,7 +325,6 @@ class _Diagnosing:
 
     def _try(self, bench: Bench, seen: Seen) -> None:
         plain = self._repeated(bench)
-        self._step_s[""] = plain.step_s
         several = list(changes_for(self.found, seen, self.work))
         if self.diagnosis.budget_s < _LEAST_FOR_COMPILING_S and any(change.name == COMPILE for change in several):
             why = f"{NOT_COMPILED}: that takes a budget_s of {_LEAST_FOR_COMPILING_S:g} or more."
@@ -337,8 +334,9 @@ class _Diagnosing:
             self.diagnosis.notes.append(f"{NOT_COMPILED}: it finds no compiler on this machine.")
         # A compiler comes last, since nobody shall wait for one whose work could not be timed.
         for change in sorted(several, key=lambda change: change.name == COMPILE):
-            self._put(self._parity(bench, plain, change))
-        self._time(bench, [change for change in several if not self._of(change).verdict])
+            self._tried[change] = self._parity(bench, plain, change)
+            self.diagnosis.tried.append(self._tried[change])
+        self._time(bench, [change for change in several if not self._tried[change].verdict], plain.step_s)
 
     def _unspent_s(self, of: float = 1.0) -> float:
         """Seconds of the budget that are left, or of so many budgets; negative where they are exceeded."""
@@ -385,22 +383,22 @@ class _Diagnosing:
             self._compiling_s = max(0.0, steps.first_s - plain.first_s)
             notes.append(f"Compiling took {format_seconds(self._compiling_s)} of the time.")
         difference = plain.difference(steps)
-        self._step_s[name] = steps.step_s
         slower = str(Verdict.SLOWER) if steps.step_s > _FAR_SLOWER * plain.step_s else ""
-        return Tried(name, CHANGES_RESULTS if difference > self._tolerance else slower, difference)
+        verdict = CHANGES_RESULTS if difference > self._tolerance else slower
+        return Tried(name, verdict, difference, step_s=steps.step_s)
 
-    def _time(self, bench: Bench, alike: list[StepChange]) -> None:
+    def _time(self, bench: Bench, alike: list[StepChange], plain_s: float) -> None:
         """Time what is left in rounds, the likeliest first; of several, those once more that look faster."""
         fitting: list[StepChange] = []
-        for change in sorted(alike, key=lambda change: self._step_s[change.name]):
-            round_s = 2 * self._step_s[""] + sum(self._step_s[each.name] for each in (*fitting, change))
+        tried = self._tried
+        for change in sorted(alike, key=lambda change: tried[change].step_s):
+            round_s = 2 * plain_s + sum(tried[each].step_s for each in (*fitting, change))
             left_s = self._left_s() * _SCREEN_SHARE if fitting else self._left_s(_MOST_OVERRUN)
-            if paired.MIN_ROUNDS * timings(self._step_s[""]) * round_s > left_s:
-                self._put(replace(self._of(change), verdict=NO_TIME))
+            if paired.MIN_ROUNDS * timings(plain_s) * round_s > left_s:
+                tried[change].verdict = NO_TIME
             else:
                 fitting.append(change)
         self._rounds(bench, fitting, "trying changes", _SCREEN_SHARE if len(fitting) > 1 else 1.0)
-        tried = {change: self._of(change) for change in fitting}
         finalists = [each for each in fitting if tried[each].verdict == Verdict.FASTER or tried[each].may_save()]
         finalists.sort(key=lambda change: tried[change].ratio)
         best = {change.instead_of or change.name: change for change in reversed(finalists)}
@@ -422,22 +420,14 @@ class _Diagnosing:
         diagnosis.noise = rounds.noise or diagnosis.noise
         diagnosis.busy = rounds.busy or diagnosis.busy
         for change in several:
-            tried = self._of(change)
+            tried = self._tried[change]
             if judgement := judged.get(change.name):
-                interval, verdict = judgement.interval, str(judgement.verdict)
-                self._put(replace(tried, ratio=judgement.ratio, interval=interval, verdict=verdict))
-            elif not tried.verdict:
-                self._put(replace(tried, verdict=NO_TIME))
-
-    def _of(self, change: StepChange) -> Tried:
-        return self._tried[change.name]
-
-    def _put(self, tried: Tried) -> None:
-        self._tried[tried.name] = tried
-        self.diagnosis.tried = list(self._tried.values())
+                tried.ratio, tried.interval, tried.verdict = judgement.ratio, judgement.interval, str(judgement.verdict)
+            else:
+                tried.verdict = tried.verdict or NO_TIME
 
     def _saves(self, change: StepChange) -> None:
-        diagnosis, tried = self.diagnosis, self._of(change)
+        diagnosis, tried = self.diagnosis, self._tried[change]
         if tried.verdict != Verdict.FASTER:
             return
         of_a_step = 1 - diagnosis.phases[LOADING]  # waiting for data is no part of what was timed

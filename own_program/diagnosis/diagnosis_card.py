@@ -33,15 +33,16 @@ _NOTED = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass
 class Tried:
-    """A change that was tried."""
+    """A change that was tried, as far as it went."""
 
     name: str
     verdict: str = ""  # FASTER, SLOWER, SAME, UNCLEAR, or one of those above
     difference: float | None = None  # of its losses from the step's own, relative to them
     ratio: float | None = None  # its time over that of the step as it is, in rounds
     interval: Interval | None = None  # 99%, of that ratio
+    step_s: float | None = None  # seconds of one of the first few steps with it
 
     def may_save(self) -> bool:
         """Whether it is too close to tell, and may well save something."""

@@ -19,7 +19,6 @@ _LEAST = 0.025  # of a step: what saves less at most is no entry
 _LEAST_OF_KERNELS = 0.05  # a kernel does something; a lesson only makes it faster
 _LEAST_MANY = 0.10  # and of many small operators or kernels
 _LEAST_SMALL = 200  # small operators in a step, from which on their number is what costs
-_LEAST_OF_ANOMALY = 0.001  # its checks are the smaller part of what it takes
 _MOST_PER_LAUNCH_US = 100.0  # that the GPU waits for each
 _SMALL_BATCH = 0.25  # of a step that the GPU waits for launches: more work in each would cost little
 _MOST_ENTRIES = 5
@@ -45,7 +44,7 @@ def what_to_change(found: TraceTime) -> tuple[Advice, ...]:
         return ()
     if found.anomaly.checks:  # it slows more than a trace shows, so that all else looks different without it
         advice = _advice(found, _anomaly(found))
-        return (replace(advice, of=f"{advice.of}, its checks alone"),) if advice else ()
+        return (replace(advice, of=f"{advice.of}, its checks alone"),)
     entries = _compiles_anew(found)
     if found.largest not in (on_gpu.START, on_gpu.COMPILING, on_cpu.COMPILING):  # what mostly warms up says no more
         entries += _on_cpu(found) if found.cpu else _on_gpu(found)
@@ -56,9 +55,9 @@ def what_to_change(found: TraceTime) -> tuple[Advice, ...]:
 def _advice(found: TraceTime, entry: _Entry) -> Advice | None:
     """An entry with its numbers for each kind of steps, if it can save enough of one."""
     groups = sorted(found.groups, key=lambda group: -group.share(entry.saves))
-    named = [group for group in groups if group.share(entry.saves) >= 0.001][:4]
+    named = [group for group in groups if group.share(entry.saves) >= 0.001][:4] or groups[:1]
     evidence = entry.speaks or entry.saves
-    if not named or min(max(g.share(amount) for g in groups) for amount in (evidence, entry.saves)) < entry.least:
+    if min(max(g.share(amount) for g in groups) for amount in (evidence, entry.saves)) < entry.least:
         return None
     first, only = named[0], sum(len(part.steps.kinds) for part in found.parts) == 1
     of = "a step" if only and not first.whole else first.name
@@ -105,7 +104,7 @@ def _anomaly(found: TraceTime) -> _Entry:
         "these operators' own time, and shows in a trace with with_stack=True alone."
     )
     amount = _sum(on_gpu.ANOMALY)
-    return _Entry("switch anomaly mode off", "your_own_program", amount, because, _LEAST_OF_ANOMALY, more=more)
+    return _Entry("switch anomaly mode off", "your_own_program", amount, because, 0.0, more=more)
 
 
 def _compiles_anew(found: TraceTime) -> list[_Entry]:

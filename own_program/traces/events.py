@@ -51,7 +51,6 @@ class Event:
     correlation: Any = None  # ties a call on the CPU to what it started on the device
     operator: Any = None  # ties what ran to the operator that called for it: the "External id"
     device: int = 0
-    stream: Any = None
     collective: str = ""
     elements: int | None = None  # of all tensors that an operator was given; only known with record_shapes
     sequence: int | None = None  # ties an operator to the node of the backward pass that it left behind
@@ -190,7 +189,7 @@ def _event(made: dict[str, Any]) -> Any:
     if kind == OP:
         _add_inputs(found, args)
     elif kind in _ON_DEVICE:
-        found.device, found.stream = args.get("device", made.get("pid")), args.get("stream", made.get("tid"))
+        found.device = args.get("device", made.get("pid"))
         found.collective = sys.intern(str(args.get("Collective name") or ""))
     return found
 

@@ -9,7 +9,6 @@ from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
 from operator import attrgetter
 
 from own_program.traces.anomaly import AnomalyMode
@@ -30,8 +29,7 @@ GPU_PLACES = BUSY + IDLE
 # What of a step is told beside: it lies in the places above.
 HIDDEN = "communication hidden behind computing"
 FP32, TF32, OTHERS = "fp32 matrix products", "TF32 matrix products", "elementwise kernels that 16 bits could shorten"
-DOUBLE, ATTENTION = "computing in float64", "attention in single kernels"
-POINTWISE = "runs of elementwise kernels"
+DOUBLE = "computing in float64"
 ANOMALY = "anomaly mode"
 
 _COLLECTIVES = {
@@ -61,10 +59,6 @@ _POINTWISE = re.compile(
     r"elementwise_kernel|CatArrayBatchedCopy|fused_dropout|dropout_kernel|GeluCUDAKernel|masked_fill|triu_tril",
     re.IGNORECASE,
 )
-_SOFTMAX = re.compile(r"softmax", re.IGNORECASE)
-_LOG = re.compile(r"log_?softmax|_warp_(?:forward|backward)<[^<>]*\d+,\s*true\b", re.IGNORECASE)
-_FLASH = re.compile(r"flash|fmha|mha_|attn|attention|triton", re.IGNORECASE)
-_NEAR = 6  # kernels between a softmax and the matrix products of its attention, at most
 _SYNCS = re.compile(
     r"(cuda|hip|xpu|mtia)?(StreamSynchronize|DeviceSynchronize|EventSynchronize|Memcpy(2D|WithStream)?|CtxSynchronize)(_v\d+)?$"
     r"|cu(Stream|Event|Ctx)Synchronize|(ze|ur)\w*(Synchronize|Wait|Finish)",
@@ -110,7 +104,7 @@ def gpu_time(trace: Trace, device: int, anomaly: AnomalyMode) -> GpuTime:
     lanes = {place: union(spans[place]) for place in BUSY}
     # A copy on the GPU is work as a kernel is: communication beside it costs nothing.
     own_work = union([*lanes[COMPUTE], *lanes[WITHIN]])
-    classes = {HIDDEN: common(lanes[SENDS], own_work), **_classes(work, host)}
+    classes = {HIDDEN: common(lanes[SENDS], own_work), **_classes(work)}
     if anomaly.checks:  # meanwhile a node's own kernels may still run
         others = union(event.span for event in work if not anomaly.covers(host.call(event)))
         classes[ANOMALY] = without(union(span for spans in anomaly.spans.values() for span in spans), others)
@@ -161,7 +155,7 @@ class _Host:
         loads = [call for call in calls if _LOADS_CODE.search(call.name)]
         named = [event for kind in (MARK, OP, PYTHON) for event in trace.events[kind]]
         self._whys = [
-            (COMPILING, union(event.span for event in named if _is(COMPILES, event.name))),
+            (COMPILING, union(event.span for event in named if _compiles(event.name))),
             (DATA, union(event.span for event in named if LOADS.match(event.name))),
             (PROFILER, union(event.span for event in trace.events[OVERHEAD])),
             (PAGEABLE, union(call.span for call in calls if copies.get(call.correlation) == PAGEABLE)),
@@ -292,23 +286,13 @@ def _first_uses(trace: Trace) -> list[Event]:
     return found
 
 
-def _classes(work: Sequence[Event], host: _Host) -> dict[str, Spans]:
-    """When kernels ran of which something can be said by their names, or by who launched them."""
+def _classes(work: Sequence[Event]) -> dict[str, Spans]:
+    """When kernels ran of which something can be said by their names."""
     spans: dict[str, list[Span]] = defaultdict(list)
-    streams: dict[object, list[Event]] = defaultdict(list)
     for event in work:
-        if _place(event) != COMPUTE:
-            continue
-        streams[event.stream].append(event)
-        if precision := _precision(event.name):
+        if _place(event) == COMPUTE and (precision := _precision(event.name)):
             spans[precision].append(event.span)
-    for lane in streams.values():
-        # A compiler could put them into one: two and more, one after the other on a stream.
-        runs = [list(run) for pointwise, run in groupby(lane, lambda event: _is(_POINTWISE, event.name)) if pointwise]
-        spans[POINTWISE] += [event.span for run in runs if len(run) > 1 for event in run]
-        spans[ATTENTION] += _attention(lane, host)
-    classes = (FP32, TF32, OTHERS, DOUBLE, POINTWISE, ATTENTION)
-    return {what: union(spans[what]) for what in classes}
+    return {what: union(spans[what]) for what in (FP32, TF32, OTHERS, DOUBLE)}
 
 
 @functools.lru_cache(4096)
@@ -325,23 +309,8 @@ def _precision(name: str) -> str:
 
 
 @functools.lru_cache(8192)
-def _is(pattern: re.Pattern[str], name: str) -> bool:
-    return bool(pattern.search(name))
-
-
-def _attention(lane: Sequence[Event], host: _Host) -> list[Span]:
-    """From the matrix product before a softmax to the one after it, where both are near."""
-    found: list[Span] = []
-    for place, event in enumerate(lane):
-        if not _SOFTMAX.search(event.name) or _FLASH.search(event.name) or _LOG.search(event.name):
-            continue
-        if any("log_softmax" in name for name in host.asked(event)):
-            continue
-        before = [i for i in range(max(0, place - _NEAR), place) if _is(_GEMM, lane[i].name)]
-        after = [i for i in range(place + 1, min(len(lane), place + 1 + _NEAR)) if _is(_GEMM, lane[i].name)]
-        if before and after:
-            found += [each.span for each in lane[before[-1] : after[0] + 1]]
-    return found
+def _compiles(name: str) -> bool:
+    return bool(COMPILES.match(name))
 
 
 def _count(found: GpuTime, work: Sequence[Event], host: _Host, own_work: Spans) -> None:

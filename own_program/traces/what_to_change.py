@@ -148,17 +148,6 @@ def _communicates(found: TraceTime, place: str, collectives: Counter[str], becau
     return _Entry(change, lesson, saves, because, speaks=_sum(place), more=more)
 
 
-def _compiles(found: TraceTime, *parts: tuple[Amount, float, str, str], more: str = "") -> list[_Entry]:
-    """One entry for all that a compiler takes away; each part has the least that speaks for it, change and evidence."""
-    speak = [part for part in parts if max(group.share(part[0]) for group in found.groups) >= part[1]]
-    if not speak:
-        return []
-    saves: Amount = lambda step: sum(part[0](step) for part in parts)  # noqa: E731
-    speaks: Amount = lambda step: sum(part[0](step) for part in speak)  # noqa: E731
-    because = "; ".join(part[3] for part in speak)
-    return [_Entry(speak[0][2], "torch_compile", saves, because, 0.0, speaks, more)]
-
-
 def _on_gpu(found: TraceTime) -> list[_Entry]:
     collectives: Counter[str] = sum((gpu.collectives for gpu in found.gpus), Counter())
     hidden = found.share(on_gpu.HIDDEN)
@@ -179,14 +168,6 @@ def _on_gpu(found: TraceTime) -> list[_Entry]:
             "pinned_memory",
             _sum(on_gpu.PAGEABLE),
             "copies from pageable memory, or the CPU's preparing them, held the GPU up",
-        ),
-        _Entry(
-            "call scaled_dot_product_attention",
-            "flash_attention",
-            _sum(on_gpu.ATTENTION),
-            "a softmax between two matrix products, each a kernel of its own, is attention that writes its scores out "
-            "(the products are counted, too, and remain in part)",
-            _LEAST_OF_KERNELS,
         ),
         _Entry(
             "compute in float32 (or less)",
@@ -227,14 +208,6 @@ def _waits_for_the_host(found: TraceTime) -> list[_Entry]:
     because = f"the GPU ran dry while the program waited for it{where}, and idled until more was launched"
     saves = _least(waits, _rest(*on_gpu.IDLE))
     entries = [_Entry("let the program run ahead of the GPU", "host_device_syncs", saves, because, speaks=waits)]
-    parts = [
-        (
-            _sum(on_gpu.POINTWISE),
-            _LEAST_MANY,
-            "fuse elementwise kernels: compile the model",
-            "elementwise kernels ran one after the other, each reading and writing all of its data",
-        ),
-    ]
     # A launch takes 10 us with its operator, and some 50 with much Python around it: more, outside operators, is other
     # work, of which a compiler knows nothing.
     waited, inside = sum(late(step) for group in groups for step in group.steps), sum(gpu.in_operators for gpu in gpus)
@@ -243,13 +216,13 @@ def _waits_for_the_host(found: TraceTime) -> list[_Entry]:
         change = "find what the CPU does between its launches, and do less of it"
         more = "" if found.trace.events[PYTHON] else "Record with with_stack=True to see in which function of yours."
         because = until + _meanwhile(found, waited) + of
-        return [*entries, *_compiles(found, *parts), _Entry(change, "profiler", late, because, more=more)]
+        return [*entries, _Entry(change, "profiler", late, because, more=more)]
     change = "launch less: compile the step"
     change += ", with CUDA graphs (mode='reduce-overhead')" if found.trace.nvidia else ""
     more = ""
     if total(groups, late) > _SMALL_BATCH:
         more = "A larger batch, if memory is left, gives each launch more to do."
-    return [*entries, *_compiles(found, (late, _LEAST, change, until + of), *parts, more=more)]
+    return [*entries, _Entry(change, "torch_compile", late, until + of, more=more)]
 
 
 def _meanwhile(found: TraceTime, waited: float) -> str:

@@ -23,7 +23,6 @@ from tests.own_program.traces.made_up import (
     POINTWISE,
     TO_GPU,
     MadeUp,
-    ahead,
     busy_steps,
 )
 
@@ -156,24 +155,6 @@ def test_16_bits_are_of_a_type_that_the_gpu_computes_in(gpu: dict[str, Any], how
     report = read(busy_steps(kernel="ampere_sgemm_128x64_tn"), deviceProperties=[{"id": 0, **gpu}])
     found = [advice.change for advice in report.plan if advice.change.startswith("compute in 16 bits")]
     assert found == ([f"compute in 16 bits ({how})"] if how else [])
-
-
-SOFTMAX = "void (anonymous namespace)::softmax_warp_forward<float, float, float, 10, {}, false>(float*, float const*)"
-
-
-@pytest.mark.parametrize(
-    ("kernels", "lesson", "saves"),
-    [
-        ((GEMM, SOFTMAX.format("false"), "dropout", GEMM, *["layer_norm"] * 4), "flash_attention", 0.5),
-        ((GEMM, SOFTMAX.format("true"), "dropout", GEMM, *["layer_norm"] * 4), None, 0),  # a log-softmax: the loss
-        ((GEMM, POINTWISE, POINTWISE, GEMM, GEMM), "torch_compile", 0.4),
-        ((GEMM, POINTWISE, GEMM, POINTWISE, GEMM), None, 0),
-    ],
-)
-def test_several_kernels_that_one_could_do(kernels: tuple[str, ...], lesson: str | None, saves: float):
-    made = ahead(*((kernel, 1000 / len(kernels)) for kernel in kernels))
-    found = [(advice.lesson, advice.saves) for advice in read(made).plan]
-    assert found[:1] == ([(lesson, pytest.approx(saves))] if lesson else [])
 
 
 def test_kinds_of_steps_are_not_averaged():

@@ -88,8 +88,6 @@ class GpuTime:
     waits: Counter[str] = field(default_factory=Counter)  # idle after waits, by who waited, in words
     launches: int = 0  # calls that started kernels of the steps
     in_operators: float = 0.0  # that the device waited for the host and the CPU was inside an operator
-    # When it waited for the host and the CPU was in no operator: by the thread that launched next.
-    silent: dict[object, Spans] = field(default_factory=lambda: defaultdict(list))
     first_uses: list[Event] = field(default_factory=list)
 
 
@@ -199,7 +197,7 @@ class _Host:
             taken = common(left, clip(spans, gap))
             places[why] = length(taken)
             left = without(left, taken)
-        rest, inside = length(left), common(left, clip(self._inside, gap))
+        rest = length(left)
         wait, waited = self._wait(dry)
         if wait and (self._waited is None or self._waited[0] is not wait):
             self._lead, self._waited = waited, (wait, self._who_waits(wait))
@@ -209,10 +207,8 @@ class _Host:
             self.found.waits[self._waited[1]] += rest if wait else rest - late  # type: ignore[assignment]
         if wait:
             return places | {SYNC: rest}
-        if call:
-            self.found.silent[call.tid] += without(left, inside)
         # The launches that a wait made late are late until the CPU is ahead of the device by as much again.
-        self.found.in_operators += min(late, length(inside))
+        self.found.in_operators += min(late, length(common(left, clip(self._inside, gap))))
         return places | {SYNC: rest - late, LAUNCH: late}
 
     def _wait(self, dry: float) -> tuple[Event | None, float]:

@@ -9,7 +9,6 @@ from course_utils.show.advice import Advice
 from course_utils.show.formats import format_percent, listed, short_name
 from own_program.traces import cpu_time as on_cpu
 from own_program.traces import gpu_time as on_gpu
-from own_program.traces.events import PYTHON
 from own_program.traces.intervals import length
 from own_program.traces.trace_time import Amount, TraceTime, total
 
@@ -211,28 +210,17 @@ def _waits_for_the_host(found: TraceTime) -> list[_Entry]:
     # A launch takes 10 us with its operator, and some 50 with much Python around it: more, outside operators, is other
     # work, of which a compiler knows nothing.
     waited, inside = sum(late(step) for group in groups for step in group.steps), sum(gpu.in_operators for gpu in gpus)
-    until, of = "the GPU had nothing to do until the CPU", f" made its next launch, of {launches:,.0f} {each}"
+    because = f"the GPU had nothing to do until the CPU made its next launch, of {launches:,.0f} {each}"
     if waited > _MOST_PER_LAUNCH_US * launches * steps and inside < waited / 2:
         change = "find what the CPU does between its launches, and do less of it"
-        more = "" if found.trace.events[PYTHON] else "Record with with_stack=True to see in which function of yours."
-        because = until + _meanwhile(found, waited) + of
+        more = "With with_stack=True a trace shows in which function of yours."
         return [*entries, _Entry(change, "profiler", late, because, more=more)]
     change = "launch less: compile the step"
     change += ", with CUDA graphs (mode='reduce-overhead')" if found.trace.nvidia else ""
     more = ""
     if total(groups, late) > _SMALL_BATCH:
         more = "A larger batch, if memory is left, gives each launch more to do."
-    return [*entries, _Entry(change, "torch_compile", late, until + of, more=more)]
-
-
-def _meanwhile(found: TraceTime, waited: float) -> str:
-    """In which of the program's functions the CPU was while the GPU waited for it, if mostly in one."""
-    functions: Counter[str] = Counter()
-    for gpu in found.gpus:
-        for tid, spans in gpu.silent.items():
-            functions += on_cpu.own_functions(found.trace, tid, spans)
-    name, lasts = next(iter(functions.most_common(1)), ("", 0.0))
-    return f", most of that time in {short_name(name)}," if lasts > waited / 2 else ""
+    return [*entries, _Entry(change, "torch_compile", late, because, more=more)]
 
 
 def _outside(found: TraceTime, operators: Counter[str], steps: int) -> str:

@@ -82,18 +82,15 @@ def _logits(device: DeviceHistory) -> Advice | None:
     failed = [(device.failure.requested_bytes, device.failure.stack)] if device.failure else []
     size = max((each for each, stack in (*blocks, *failed) if stack.kind == LOSS), default=0)
     copies, more = ([each for each in some if abs(each[0] - size) <= _ALIKE * size] for some in (blocks, failed))
-    held, total = (sum(each for each, _ in some) for some in (copies or more, blocks))
+    held, total = (sum(each for each, _ in some) for some in (copies, blocks))
     entropy = any(_ENTROPY.search(place.name) for _, stack in (*copies, *more) for place in stack.path)
     half = any(abs(2 * each - size) <= _ALIKE * size for each, _ in blocks)
     if held < max(_LOGITS_LARGE * total, LEAST_BYTES) or not (entropy or half):
         return None
     such = "a float32 copy of the logits and its log-softmax" if entropy else "float32 copies of the model's output"
     change, lesson = "compute the loss in pieces, or use a fused loss", "memory_snapshots"
-    if not copies:
-        because = f"The request that failed, of {format_bytes(size)}, is for what the loss works on, such as {such}."
-        return Advice(change, because, lesson, size / (total + size), of="what was asked for")
     because = (
-        f"{format_bytes(held)}, {format_percent(held / max(1, total))} of what is in use at the peak, lie in "
+        f"{format_bytes(held)}, {format_percent(held / total)} of what is in use at the peak, lie in "
         f"{len(copies)} tensor{'s' * (len(copies) > 1)} of {format_bytes(size)} that the loss works on, such as {such}."
         f"{' The request that failed is for one more.' if more else ''}"
     )

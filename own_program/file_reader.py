@@ -17,10 +17,6 @@ from own_program.traces.example import example_trace
 from own_program.traces.trace_report import TraceFileError, read_trace
 
 
-class FileError(ValueError):
-    """Two files cannot be compared; the message says why."""
-
-
 def read_file(source: str | Path, other: str | Path | None = None) -> Shown:
     """Read a trace of torch.profiler, a memory snapshot of PyTorch, or two of a kind: the content says which it is.
 
@@ -29,9 +25,8 @@ def read_file(source: str | Path, other: str | Path | None = None) -> Shown:
         other: a later one, to compare with the first.
 
     Raises:
-        FileError: one is a trace and the other a snapshot.
-        TraceFileError: it is a trace that cannot be read, or something else.
-        SnapshotError: it is a snapshot that cannot be read.
+        TraceFileError: the first is a trace, or something else, and one of them cannot be read as such.
+        SnapshotError: the first is a snapshot, and one of them cannot be read as such.
 
     Example:
         >>> import tempfile
@@ -41,10 +36,7 @@ def read_file(source: str | Path, other: str | Path | None = None) -> Shown:
         ...     print(read_file(path).plan[0].change)
         compute in 16 bits (autocast)
     """
-    kinds = {_is_snapshot(Path(each)) for each in (source, other) if each is not None}
-    if len(kinds) == 2:
-        raise FileError("A trace and a memory snapshot cannot be compared: read each file by itself.")
-    return read_snapshot(source, other) if kinds.pop() else read_trace(source, other)
+    return (read_snapshot if _is_snapshot(Path(source)) else read_trace)(source, other)
 
 
 def _is_snapshot(path: Path) -> bool:
@@ -75,7 +67,7 @@ def answer(lessons: str, *files: str) -> str:
     try:
         report = read_file(*files)
         return json.dumps({"html": html(report, lessons), "text": repr(report)})
-    except (FileError, SnapshotError, TraceFileError) as error:
+    except (SnapshotError, TraceFileError) as error:
         sentence = str(error)
     except MemoryError:
         sentence = "This file needs more memory than a page has. On the command line: make trace ARGS=FILE, "

@@ -128,7 +128,6 @@ class DeviceReport(Shown):
         if tries is None or tries.none_helps:
             return None
         recorded = replace(tries.base, reserved_bytes=tries.recorded_bytes)
-        recorded = replace(recorded, device_allocs=max(tries.replay.run.device_allocs, default=0))
         several = [recorded, *tries.settings]
         if tries.error >= _LEAST_SHARE:  # shown beside, so that a reader sees how far tries are off
             name = f"as recorded, {'begun empty' if tries.begins_empty else 'tried'}"
@@ -139,7 +138,6 @@ class DeviceReport(Shown):
             Column("the same requests", tuple(each.name for each in several), numeric=False),
             Column("reserved peak", tuple(peaks)),
             Column("change", ("", *changes[1:])),
-            Column("device calls", tuple(str(each.device_allocs) for each in several)),
         )
         own = tries.replay.run.begin.options.text
         return Grid(f"What if, simulated{f', each beside {own}' if own else ''}. {self._error()}", columns)

@@ -34,7 +34,6 @@ class SimulatedSetting:
 
     name: str  # the setting, as ``PYTORCH_ALLOC_CONF`` takes it, or in words
     reserved_bytes: int  # the peak of the reserved memory
-    device_allocs: int  # how often memory was taken from the device (cudaMalloc, or pages mapped)
     fails: bool  # whether a request was not met
 
 
@@ -124,7 +123,7 @@ class _Tries:
             for operation in allocator.operations:
                 level += operation.change_bytes
                 peak = max(peak, level)
-        return SimulatedSetting(name, peak, allocator.device_allocs, not met)
+        return SimulatedSetting(name, peak, not met)
 
 
 def _on_top(own: AllocatorOptions, text: str) -> AllocatorOptions:

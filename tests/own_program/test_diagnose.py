@@ -326,7 +326,7 @@ def test_ctrl_c_gives_what_is_known_and_puts_all_back():
     assert same(before, training.state())
 
 
-def test_names_that_a_step_binds_and_weights_in_another_layout_are_put_back():
+def test_names_that_a_step_binds_and_buffers_are_put_back():
     model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.Flatten())
     optimizer, x, count = torch.optim.Adam(model.parameters()), torch.randn(2, 3, 8, 8, requires_grad=True), 0
     kept, dice, numbers = torch.Generator().manual_seed(3), random.Random(1), np.random.default_rng(1)
@@ -345,10 +345,8 @@ def test_names_that_a_step_binds_and_weights_in_another_layout_are_put_back():
 
     model(x).sum().backward()
     before = copy.deepcopy(state())
-    diagnosis = diagnose(step, budget_s=QUICK_S)
-    assert "channels_last" in [tried.name for tried in diagnosis.tried]
+    diagnose(step, budget_s=QUICK_S)
     assert same(before, state())
-    assert model[0].weight.is_contiguous()
     assert not optimizer.state
 
 
@@ -397,4 +395,4 @@ print(*sorted(tried.name for tried in found.tried if tried.difference is not Non
 def test_what_is_tried_on_a_gpu():
     run = subprocess.run([sys.executable, "-c", ON_GPU], capture_output=True, text=True, timeout=200, check=False)
     assert run.returncode == 0, run.stderr
-    assert run.stdout.strip() == "TF32, channels_last, cudnn.benchmark, fused AdamW, pinned batches"
+    assert run.stdout.strip() == "TF32, cudnn.benchmark, fused AdamW, pinned batches"

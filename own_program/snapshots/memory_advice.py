@@ -5,21 +5,20 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from course_utils.memory.allocator import DEFAULT_LARGE_SEGMENT_BYTES, option_pairs
+from course_utils.memory.allocator import option_pairs
 from course_utils.memory.cuda_history import Allocation
 from course_utils.show.advice import Advice
 from course_utils.show.formats import format_bytes, format_percent
 from own_program.snapshots.device_history import DeviceHistory
 from own_program.snapshots.growth import Growth, trains
 from own_program.snapshots.stacks import FORWARD, LOSS
-from own_program.snapshots.what_if import LEAST_SAVING, SimulatedSetting, WhatIf
+from own_program.snapshots.what_if import LEAST_BYTES, LEAST_SAVING, WhatIf
 
 _LARGE = 0.4  # of the peak, from which on it is the thing to change
 _LOGITS_LARGE = 0.3
 _ALIKE = 0.02  # how far sizes of logits and of their copies may differ, as where the last token has no target
 _KEPT_BLOCKS = 8  # fewer may be the results that a pass needs at once
 _PREFERRED = "expandable_segments:True"  # it suits other sizes as well; the others suit those of the recording
-LEAST_BYTES = 2 * DEFAULT_LARGE_SEGMENT_BYTES
 # 2.9 knows the new name, and ignores it for some options: https://github.com/pytorch/pytorch/issues/183387
 _OLDER_NAME = "Before PyTorch 2.10 the variable is PYTORCH_CUDA_ALLOC_CONF."
 _IN_USE = "the peak in use"
@@ -47,7 +46,7 @@ def _setting(tries: WhatIf) -> Advice | None:
     met = sorted((each for each in tries.settings if not each.fails), key=lambda each: each.reserved_bytes)
     if not met:
         return None
-    best = next((each for each in met if each.name == _PREFERRED and _worth(tries, each)), met[0])
+    best = next((each for each in met if each.name == _PREFERRED and tries.is_worth(each)), met[0])
     own = option_pairs(tries.replay.run.begin.options.text)
     beside = [f"{name}:{word}" for name, word in own if name != best.name.partition(":")[0]]
     change = f"set PYTORCH_ALLOC_CONF={','.join([*beside, best.name])}"
@@ -55,16 +54,11 @@ def _setting(tries: WhatIf) -> Advice | None:
         because = "The request that failed is met then, in a simulation of the same requests with as much memory."
         advice = Advice(change, f"{because} {_OLDER_NAME}", "caching_allocator")
         return advice if tries.error < LEAST_SAVING else None
-    if not _worth(tries, best):
+    if not tries.is_worth(best):
         return None
     needs, before = format_bytes(best.reserved_bytes), format_bytes(tries.before_bytes)
     because = f"The same requests need {needs} instead of {before}, in a simulation. {_OLDER_NAME}"
     return Advice(change, because, "caching_allocator", tries.saving(best), "simulated", "the reserved peak")
-
-
-def _worth(tries: WhatIf, tried: SimulatedSetting) -> bool:
-    """Whether a setting saves what counts, and more than how the last segments happen to be filled."""
-    return tries.counts(tries.saving(tried)) and tries.before_bytes - tried.reserved_bytes >= LEAST_BYTES
 
 
 def _growth(device: DeviceHistory, growth: Growth) -> Advice:

@@ -10,7 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from course_utils.memory.allocator import Allocate, Allocator, AllocatorOptions, Event, Free
+from course_utils.memory.allocator import (
+    DEFAULT_LARGE_SEGMENT_BYTES,
+    Allocate,
+    Allocator,
+    AllocatorOptions,
+    Event,
+    Free,
+)
 from own_program.snapshots.device_history import DeviceHistory
 from own_program.snapshots.replay import Replay
 from own_program.waiting import waiting
@@ -24,7 +31,7 @@ _SETTINGS = (
     "max_split_size_mb:512",
 )
 _EARLIER_SHARE = 0.5  # of the peak that was there before, from which on a try begins empty
-LEAST_SAVING = 0.05
+LEAST_SAVING, LEAST_BYTES = 0.05, 2 * DEFAULT_LARGE_SEGMENT_BYTES
 _SECONDS_A_REQUEST = 8e-6  # of a try, for each entry of the history, on two cores
 
 
@@ -66,9 +73,10 @@ class WhatIf:
         """By how much less a try reserves, as a share."""
         return 1 - tried.reserved_bytes / max(1, self.before_bytes)
 
-    def counts(self, saving: float) -> bool:
-        """Whether a saving is clearly more than the error, and worth a change."""
-        return saving >= max(LEAST_SAVING, 0 if self.begins_empty else 2 * self.error)
+    def is_worth(self, tried: SimulatedSetting) -> bool:
+        """Whether a try saves clearly more than the error, and than how the last segments happen to be filled."""
+        least = max(LEAST_SAVING, 0 if self.begins_empty else 2 * self.error)
+        return self.saving(tried) >= least and self.before_bytes - tried.reserved_bytes >= LEAST_BYTES
 
 
 def what_if(device: DeviceHistory) -> WhatIf:

@@ -301,10 +301,7 @@ class _Replayer:
         """Let an event happen, and compare what it did with the record."""
         yield event, () if self.differences else recorded  # once the two part, recorded addresses tell nothing
         self.level += sum(operation.change_bytes for operation in recorded)
-        calls, simulated = (
-            [(call.action, call.bytes) for call in each] for each in (recorded, self.allocator.operations)
-        )
-        if calls != simulated or self.level != self.allocator.reserved:
+        if not _same(recorded, self.allocator.operations) or self.level != self.allocator.reserved:
             self.differences.append(self.level)
 
 

@@ -6,12 +6,9 @@ HolisticTraceAnalysis and Perfetto's processor need pandas or a native program, 
 from __future__ import annotations
 
 import functools
-import gc
 import math
 import re
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
@@ -122,19 +119,6 @@ class Trace:
         return any(_STARTS.search(call.name) for call in calls) if calls else bool(self.gpus)
 
 
-@contextmanager
-def without_collecting() -> Iterator[None]:
-    """Looks for no garbage: among hundreds of thousands of events that stay, that takes longer than reading them."""
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collecting:
-            gc.enable()
-
-
-@without_collecting()
 def read_events(source: str | Path | bytes) -> Trace:
     """Read a trace in Chrome's format, as torch.profiler exports it, compressed with gzip or not.
 

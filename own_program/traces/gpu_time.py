@@ -219,7 +219,7 @@ class _Host:
 
     def _who_waits(self, wait: Event) -> str:
         names = [event.name for event in self._operators.of(wait)]
-        called = _operator(names)
+        called = next((name for name in names if name.startswith("aten::")), "")
         inner = next((name for name in reversed(names) if name.startswith("aten::") and name[6:7] != "_"), called)
         words = f"{inner} ({wait.name})" if inner else wait.name
         words += f", called by {called}" if called != inner else ""
@@ -330,11 +330,6 @@ def _count(found: GpuTime, work: Sequence[Event], host: _Host, own_work: Spans) 
             name = next(filter(None, map(collective_of, asked)), kernel) or "others"
             found.collectives[name] += length(without([event.span], clip(own_work, event.span)))  # type: ignore[assignment]
     found.launches = len(started)
-
-
-def _operator(asked: Sequence[str]) -> str:
-    """Of operators that enclose one another that which the program called."""
-    return next((name for name in asked if name.startswith("aten::")), "")
 
 
 def collective_of(words: str) -> str:

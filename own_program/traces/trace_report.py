@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -53,6 +54,8 @@ def read_trace(source: str | Path | bytes, other: str | Path | bytes | None = No
         >>> print(read_trace(json.dumps({"traceEvents": [step, launch, kernel]}).encode()).card().words)
         Nothing stands out: the GPU computes for 98% of a step (1.00 ms).
     """
+    collecting = gc.isenabled()
+    gc.disable()  # among hundreds of thousands of events that stay, that takes longer than reading them
     try:
         first = trace_time(read_events(source))
         return TraceReport(first) if other is None else TracePair(first, trace_time(read_events(other)))
@@ -60,6 +63,9 @@ def read_trace(source: str | Path | bytes, other: str | Path | bytes | None = No
         raise
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:  # a last resort
         raise TraceFileError("The trace is damaged: values of its events make no sense. Export it again.") from error
+    finally:
+        if collecting:
+            gc.enable()
 
 
 class TraceReport(Shown):

@@ -60,16 +60,12 @@ def _advice(found: TraceTime, entry: _Entry) -> Advice | None:
         return None
     first, only = named[0], sum(len(part.steps.kinds) for part in found.parts) == 1
     of = "a step" if only and not first.whole else first.name
-    of += "".join(f", and at most {_percent(group.share(entry.saves))} of {group.name}" for group in named[1:])
+    of += "".join(f", and at most {format_percent(group.share(entry.saves))} of {group.name}" for group in named[1:])
     of += ", and next to nothing of the others" if len(named) < len(groups) <= 4 else ""
     times = first.times(evidence)
     times += "" if first.whole else " a step" if only else f" in {first.name}"
     because = f"{entry.because[0].upper()}{entry.because[1:]}: {times}.{entry.more and ' '}{entry.more}"
     return Advice(entry.change, because, entry.lesson, min(1.0, first.share(entry.saves)), "at most", of)
-
-
-def _percent(share: float) -> str:
-    return f"{float(f'{100 * share:.2g}'):.15g}%"
 
 
 def _sum(*places: str) -> Amount:

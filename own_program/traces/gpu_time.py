@@ -14,7 +14,7 @@ from operator import attrgetter
 from own_program.traces.anomaly import AnomalyMode
 from own_program.traces.events import CALL, COPY, DEVICE, KERNEL, MARK, OP, OVERHEAD, PYTHON, SET, Event, Trace
 from own_program.traces.intervals import Span, Spans, clip, common, gaps, length, union, without
-from own_program.traces.names import LOADS, is_communication, is_own_code
+from own_program.traces.names import LOADS, is_own_code
 from own_program.traces.profiled_steps import ProfiledSteps, device_steps, marked_steps
 
 # The places of a step's time, in the order of a card.
@@ -42,6 +42,11 @@ _COLLECTIVES = {
     "broadcast": re.compile(r"broadcast", re.IGNORECASE),
     "send and receive": re.compile(r"send|recv", re.IGNORECASE),
 }
+_SENDS = re.compile(
+    r"nccl|rccl|oneccl|hcom_|nvshmem|cross_device_reduce|(one|two)_shot_|multimem_"
+    r"|all_?reduce|all_?gather|reduce_?scatter|all_?to_?all",
+    re.IGNORECASE,
+)
 _SENDER = re.compile(r"(nccl|rccl|xccl|hccl|ucc):|c10d::|_c10d_functional::")
 _GEMM = re.compile(r"gemm|gemv|nvjet|wgrad|dgrad|fprop|scudnn|convolve|conv2d|winograd|cijk_|xmma", re.IGNORECASE)
 _TF32 = re.compile(r"tf32|xf32|_XS_|_S_MX_B_", re.IGNORECASE)
@@ -124,13 +129,18 @@ def gpu_time(trace: Trace, device: int, anomaly: AnomalyMode) -> GpuTime:
 def _place(event: Event) -> str:
     name = event.name.lower()
     if event.kind == KERNEL:
-        return SENDS if is_communication(event) else COMPUTE
+        return SENDS if _sends(event.name) else COMPUTE
     if event.kind == SET or re.search(r"dtod|ptop|devicetodevice|peer", name):
         return WITHIN
     if re.search(r"htod|hosttodevice|m2d", name):
         # A ROCm trace names no kind of memory: what is not said to be pageable is not called so.
         return PAGEABLE if "pageable" in name else PINNED
     return TO_HOST if re.search(r"dtoh|devicetohost|d2m", name) else WITHIN
+
+
+@functools.lru_cache(4096)
+def _sends(name: str) -> bool:
+    return bool(_SENDS.search(name)) and "triton_" not in name
 
 
 class _Host:

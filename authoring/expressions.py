@@ -91,13 +91,15 @@ def recorded_experiment(name: str, machine: str) -> RecordedExperiment:
     root = store.reference_root()
     lesson = name.partition("/")[0]
     known = store.machines(root)
+    loaded = ((path, _loaded(name, path, path.read_bytes())) for path in root.glob(f"*/{lesson}.json"))
+    held = {path.parent.name: found for path, found in loaded if found}
+    newest_first = sorted(held, key=lambda each: held[each].record.recorded_at, reverse=True)
     try:
-        machine = store.machine_named(machine, known, {path.parent.name for path in root.glob(f"*/{lesson}.json")})
+        machine = store.machine_named(machine, known, [*newest_first, *known])
     except store.RecordError as error:
         raise EvidenceError(str(error)) from error
-    path = store.record_path(root, machine, lesson)
-    if path.is_file() and (found := _loaded(name, path, path.read_bytes())):
-        return found
+    if machine in held:
+        return held[machine]
     try:
         measuring_cell(find_lesson(lesson), name)
     except LessonError as error:

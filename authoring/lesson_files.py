@@ -230,6 +230,8 @@ def _claim(entry: dict[str, Any], rows: dict[str, PublishedRow], slug: str) -> C
 
 def _row_says(entry: dict[str, str], rows: dict[str, PublishedRow]) -> RowSays:
     """What a claim's entry under ``published`` says: the row, one verdict, and its condition."""
+    if not isinstance(entry, dict):
+        raise ValueError(f"published: {entry!r}: write {{row: {entry}, confirmed: a condition on its numbers}}")
     if entry.get("row") not in rows:
         raise ValueError(f"there is no published row {entry.get('row')!r}; there are: {', '.join(rows) or 'none'}")
     row, words = rows[entry["row"]], {key: value for key, value in entry.items() if key != "row"}

@@ -17,6 +17,7 @@ from authoring.demo import ANEW, demo_notebook, tags_of
 from authoring.figures_in_text import lesson_minutes, reading_minutes, running_minutes, shown_minutes
 from authoring.lesson_answers import answer_text
 from authoring.lesson_files import load_lessons
+from authoring.pages.generated import BookError
 from authoring.predictions import prediction_of, recorded_answer
 from authoring.rendering import rendered
 from course_utils.lesson_notebooks import Lesson, find_lesson, find_lessons
@@ -69,6 +70,8 @@ def _days(route: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 def parts_of_the_guide() -> dict[str, str]:
     """The parts that ``book/instructors.md`` includes, by file name."""
+    if without := [lesson.slug for lesson in find_lessons() if lesson.slug not in plans()["questions"]]:
+        raise BookError(f"book/instructors.yml has no questions for {', '.join(without)}: put three there")
     return {
         "instructors_routes.md": rendered("instructors_routes.md", routes=routes()),
         "instructors_questions.md": rendered(

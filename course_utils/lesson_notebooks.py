@@ -52,19 +52,18 @@ def notebooks_root() -> Path:
     return root
 
 
-def find_lessons(root: Path | str | None = None) -> list[Lesson]:
-    """Returns all lessons in a folder (`notebooks_root` by default), in order: the files named ``NN_slug.ipynb``.
+def find_lessons() -> list[Lesson]:
+    """Returns all lessons in `notebooks_root`, in order: the files named ``NN_slug.ipynb``.
 
     Raises:
         LessonError: if two lessons share a number or a slug, or a notebook cannot be read.
     """
-    folder = notebooks_root() if root is None else Path(root)
     lessons: dict[int | str, Lesson] = {}
-    for path in sorted(folder.glob("*.ipynb")):
+    for path in sorted(notebooks_root().glob("*.ipynb")):
         match = _FILE_NAME.fullmatch(path.name)
         if match is None:
             continue
-        title = _title_of(_content(path), path.name) or match["slug"].replace("_", " ").capitalize()
+        title = _title_of(path.read_bytes(), path.name) or match["slug"].replace("_", " ").capitalize()
         lesson = Lesson(int(match["number"]), match["slug"], title, path)
         for key in (lesson.number, lesson.slug):
             other = lessons.setdefault(key, lesson)
@@ -73,13 +72,13 @@ def find_lessons(root: Path | str | None = None) -> list[Lesson]:
     return sorted(set(lessons.values()))
 
 
-def find_lesson(name: str | int, root: Path | str | None = None) -> Lesson:
+def find_lesson(name: str | int) -> Lesson:
     """Returns the lesson with a number (``"04"`` or ``4``), a slug (``"pinned_memory"``) or a file name.
 
     Raises:
         LessonError: if there is no such lesson. The message lists those that there are.
     """
-    lessons = find_lessons(root)
+    lessons = find_lessons()
     wanted = re.split(r"[\\/]", str(name).strip().removesuffix(".ipynb"))[-1]
     for lesson in lessons:
         if wanted in (lesson.slug, lesson.name) or (wanted.isdecimal() and int(wanted) == lesson.number):
@@ -152,7 +151,7 @@ def named_experiments(source: str) -> list[str]:
 def read_notebook(path: Path | str) -> dict[str, Any]:
     """Reads a notebook (format 4), with multi-line texts joined."""
     path = Path(path)
-    return _parsed(_content(path), path.name)
+    return _parsed(path.read_bytes(), path.name)
 
 
 def dumped(notebook: dict[str, Any]) -> str:
@@ -162,30 +161,17 @@ def dumped(notebook: dict[str, Any]) -> str:
     return nbformat.v4.writes(nbformat.from_dict(notebook)) + "\n"
 
 
-def _content(path: Path) -> bytes:
-    """What is in a notebook's file: what is made of a notebook is remembered by this, not by a path."""
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise LessonError(f"{path.name} cannot be read: {error.strerror}.") from error
-
-
 def _parsed(content: bytes, file_name: str) -> dict[str, Any]:
     import nbformat  # it takes longer to load than all of the course, and measuring does without
 
     try:
-        notebook = nbformat.v4.reads(content.decode("utf-8"))
-    except (AttributeError, KeyError, TypeError):  # some other JSON
-        notebook = {}
-    except ValueError as error:
-        raise LessonError(f"{file_name} is damaged: it is not valid JSON ({error}). Restore it from git.") from error
-    if notebook.get("nbformat") != 4:
-        raise LessonError(f"{file_name} is not a notebook of format 4. Open it in JupyterLab and save it again.")
-    return notebook
+        return nbformat.v4.reads(content.decode("utf-8"))
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise LessonError(f"{file_name} is damaged: it is no notebook ({error}). Restore it from git.") from error
 
 
 def _measuring_cells(lesson: Lesson) -> tuple[tuple[str, dict[str, Any]], ...]:
-    return _in_notebook(_content(lesson.path), lesson.path.name, lesson.slug)
+    return _in_notebook(lesson.path.read_bytes(), lesson.path.name, lesson.slug)
 
 
 @lru_cache(maxsize=64)

@@ -21,23 +21,17 @@ def _add_verbs(verb: cli.Verb) -> None:
         "where a step's time goes in a trace of torch.profiler, and what to change first",
         "It may come from any GPU, or from none. With a second file: what differs between the two, step by step.",
     )
-    add("file", type=_file, metavar="FILE", help="a trace in Chrome's format: .json or .json.gz")
-    add("other", type=_file, nargs="?", metavar="OTHER", help="a second trace, to compare with the first")
+    add("file", type=Path, metavar="FILE", help="a trace in Chrome's format: .json or .json.gz")
+    add("other", type=Path, nargs="?", metavar="OTHER", help="a second trace, to compare with the first")
 
     add = verb(
         _snapshot,
         "what holds a GPU's memory in a snapshot of PyTorch, and what would need less",
         "It is replayed under other settings of the allocator. With a later file: what grew, by line. Nothing is run.",
     )
-    add("file", type=_file, metavar="FILE", help="what torch.cuda.memory._dump_snapshot wrote")
-    add("later", type=_file, nargs="?", metavar="LATER", help="a later snapshot of the same program")
+    add("file", type=Path, metavar="FILE", help="what torch.cuda.memory._dump_snapshot wrote")
+    add("later", type=Path, nargs="?", metavar="LATER", help="a later snapshot of the same program")
     add("--device", type=int, metavar="N", help="of several GPUs the one to read; default: each")
-
-
-def _file(text: str) -> Path:
-    if not text:  # Path would take it for the current folder
-        raise argparse.ArgumentTypeError("the name of a file is needed, and this one is empty")
-    return Path(text)
 
 
 def _trace(options: argparse.Namespace) -> int:

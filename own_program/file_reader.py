@@ -5,9 +5,9 @@ It runs in a browser as well (``own_program/page``), so it needs the standard li
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
-import re
 import zlib
 from pathlib import Path
 
@@ -16,26 +16,17 @@ from own_program.snapshots.snapshot_report import SnapshotError, read_snapshot
 from own_program.traces.example import example_trace
 from own_program.traces.trace_report import TraceFileError, read_trace
 
-_LOOKED_AT_BYTES = 2**20
-_OF_SNAPSHOTS = (b"\x80", b"PK")  # a pickle, and what torch.save writes
-_KEYS = re.compile(rb'"(traceEvents|device_traces|segments|segment_type)"\s*:')
-
-
-class FileError(ValueError):
-    """Two files cannot be compared; the message says why."""
-
 
 def read_file(source: str | Path, other: str | Path | None = None) -> Shown:
     """Read a trace of torch.profiler, a memory snapshot of PyTorch, or two of a kind: the content says which it is.
 
     Args:
-        source: a trace in Chrome's format (JSON, with gzip or without), or a snapshot (a pickle, or JSON).
+        source: a trace in Chrome's format (JSON, with gzip or without), or a snapshot (a pickle).
         other: a later one, to compare with the first.
 
     Raises:
-        FileError: one is a trace and the other a snapshot.
-        TraceFileError: it is a trace that cannot be read, or something else.
-        SnapshotError: it is a snapshot that cannot be read.
+        TraceFileError: the first is a trace, or something else, and one of them cannot be read as such.
+        SnapshotError: the first is a snapshot, and one of them cannot be read as such.
 
     Example:
         >>> import tempfile
@@ -45,24 +36,17 @@ def read_file(source: str | Path, other: str | Path | None = None) -> Shown:
         ...     print(read_file(path).plan[0].change)
         compute in 16 bits (autocast)
     """
-    kinds = {_is_snapshot(Path(each)) for each in (source, other) if each is not None}
-    if len(kinds) == 2:
-        raise FileError("A trace and a memory snapshot cannot be compared: read each file by itself.")
-    return read_snapshot(source, other) if kinds.pop() else read_trace(source, other)
+    return (read_snapshot if _is_snapshot(Path(source)) else read_trace)(source, other)
 
 
 def _is_snapshot(path: Path) -> bool:
-    """Whether it is for the reader of snapshots; the reader of traces says of other files what they are."""
+    """Whether it is a pickle, or what torch.save writes; the reader of traces says of other files what they are."""
     with path.open("rb") as file:
-        start = file.read(_LOOKED_AT_BYTES)
-    if start.startswith(b"\x1f\x8b"):
-        try:
-            with gzip.open(path) as file:
-                start = file.read1(_LOOKED_AT_BYTES)
-        except (EOFError, OSError, zlib.error):
-            return False
-    key = _KEYS.search(start)
-    return start.startswith(_OF_SNAPSHOTS) or (key is not None and key[1] != b"traceEvents")
+        start = file.read(2)
+    if start == b"\x1f\x8b":
+        with contextlib.suppress(EOFError, OSError, zlib.error), gzip.open(path) as file:
+            start = file.read(2)
+    return start.startswith((b"\x80", b"PK"))
 
 
 def html(report: Shown, lessons: str) -> str:
@@ -83,7 +67,7 @@ def answer(lessons: str, *files: str) -> str:
     try:
         report = read_file(*files)
         return json.dumps({"html": html(report, lessons), "text": repr(report)})
-    except (FileError, SnapshotError, TraceFileError) as error:
+    except (SnapshotError, TraceFileError) as error:
         sentence = str(error)
     except MemoryError:
         sentence = "This file needs more memory than a page has. On the command line: make trace ARGS=FILE, "

@@ -113,18 +113,6 @@ def sweep_of(labels: tuple[str, ...], values: tuple[object, ...]) -> Sweep:
     return Sweep(over="batch", points=tuple(points), environment=CPU, name="batching/size")
 
 
-def measurement_of(**more: object) -> Measurement:
-    fields = {
-        "label": "matmul <512>",
-        "elapsed_s": times_of(random.Random(2), 1.2e-3, 40, 0.02),
-        "calls": 16,
-        "first_call_s": 0.4,
-        "flops": 2 * 512**3,
-        "environment": CPU,
-    } | more
-    return Measurement(**fields)
-
-
 def table_of(values: dict[str, float], unit: str, **more: object) -> Table:
     rows = [("fp32", 1), (LONG, 0.7), ("none at all", 0)]
     return Table(
@@ -209,8 +197,6 @@ RESULTS = {
     "sweep of two": sweep_of(("one by one", "batched"), (1, 4, 16, 64, 256, 1024)),
     "sweep of words": sweep_of(("float32", "other"), ("contiguous", "channels last", "a long name of a layout")),
     "ceilings": Ceilings((Ceiling("copy", "B/s", 2**29, (0.02, 0.03)), Ceiling("launch", "s", 1, (5e-6,))), CPU),
-    "measurement": measurement_of(),
-    "one sample": measurement_of(elapsed_s=(1e-3,), first_call_s=None, environment=None),
     "table of parts": table_of(
         {"weights": 4_000_000, "gradients": 4_000_000, "optimizer": 8_000_000, "activations": 31_000_000}, "bytes"
     ),

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from course_utils.lesson_notebooks import Lesson, find_lesson
+from course_utils.lesson_notebooks import Lesson
 
 
 def code(source: str, *tags: str, outputs: list | None = None, **more: Any) -> dict[str, Any]:
@@ -38,8 +38,7 @@ def save(path: Path, *cells: dict[str, Any] | str, **metadata: Any) -> Path:
 
 def lesson_of(folder: Path, *cells: dict[str, Any] | str) -> Lesson:
     """Writes a lesson 05, Things."""
-    save(folder / "05_things.ipynb", *cells)
-    return find_lesson("things", folder)
+    return Lesson(5, "things", "Things", save(folder / "05_things.ipynb", *cells))
 
 
 def parsed_cells(notebook: dict[str, Any], file_name: str) -> dict[int, ast.Module]:

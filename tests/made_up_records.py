@@ -16,7 +16,6 @@ from course_utils.results.code_hash import code_hash
 from course_utils.results.comparison import Comparison
 from course_utils.results.environment import Environment
 from course_utils.results.measurement import Measurement
-from course_utils.results.rank_results import RankReport, RankResults
 from course_utils.results.sweep import Sweep, SweepPoint
 from course_utils.results.table import Table
 from tests import example_results
@@ -32,18 +31,6 @@ TWO_GPUS = dataclasses.replace(GPU, machine="two-gpus", gpu_count=2)
 CPU_IN_DISGUISE = dataclasses.replace(TWO_GPUS, machine="nvidia-h200", device_kind="cpu")
 
 ROUNDS = 24
-# A machine whose records are committed, those of `caching_allocator` among them.
-EPYC = "amd-epyc-2-cores-24gib-19e9"
-
-
-def recorder_of(*lessons: str) -> str:
-    """The machine whose committed records hold all of these lessons."""
-    root = store.reference_root()
-    return next(
-        machine
-        for machine in store.machines(root)
-        if all((root / machine / f"{name}.json").is_file() for name in lessons)
-    )
 
 
 def _samples(middle_s: float, seed: str) -> tuple[float, ...]:
@@ -69,21 +56,6 @@ def sweep(name: str, values: Sequence[Any], times_s: Callable[[Any], Mapping[str
 def table(name: str, rows: Sequence[Mapping[str, Any]], units: Mapping[str, str] | None = None) -> Table:
     """A table of these rows."""
     return Table(tuple(rows[0]), tuple(tuple(row.values()) for row in rows), GPU, units=units or {}, name=name)
-
-
-def ranks(name: str, key: str, times_s: Mapping[str, float]) -> RankResults:
-    """What two ranks report of rounds that they timed."""
-    timed = {
-        "labels": list(times_s),
-        "seconds": {label: list(_samples(time_s, label)) for label, time_s in times_s.items()},
-        "control": list(_samples(next(iter(times_s.values())), "again")),
-        "calls": 1,
-        "first_call_s": {},
-        "items": {},
-        "agreement": "checked",
-    }
-    reports = tuple(RankReport(rank, {key: timed}) for rank in range(2))
-    return RankResults(program="scripts/some.py", reports=reports, environment=GPU, backend="nccl", name=name)
 
 
 def write(root: Path, environment: Environment, results: Iterable[Any]) -> Path:

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from course_utils.measure import busy, compare, devices, rounds, sweep
-from own_program.diagnosis import batches, bench, contents, diagnose, phases, step_changes
+from own_program.diagnosis import batches, bench, diagnose, phases, step_changes
 
-MEASURING = (batches, bench, compare, contents, devices, diagnose, phases, rounds, step_changes, sweep)
+MEASURING = (batches, bench, compare, devices, diagnose, phases, rounds, step_changes, sweep)
 
 
 class OwnClock:

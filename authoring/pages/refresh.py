@@ -72,7 +72,8 @@ def _shown(path: Path) -> str:
 
 # A ``stable`` cell shows records, and its output is stored. Running every notebook to see whether one is out of date
 # takes minutes. So ``stored_outputs.json`` keeps, for each notebook, a hash of the records that its stored outputs were
-# made from: of all that are recorded of the lessons whose experiments it shows, on every machine.
+# made from: of all that are recorded of the lessons whose experiments it shows, on every machine, and of whether their
+# code has changed since. Another drawing or picture is not seen: ``authoring.notebook_form --execute`` stores it.
 
 
 def stale_notebooks(lessons: Sequence[LessonFile]) -> list[LessonFile]:
@@ -94,9 +95,11 @@ def _records_hash(lesson: LessonFile) -> str:
     records = []
     root = store.reference_root()
     for path in sorted(path for slug in shown for path in root.glob(f"*/{slug}.json")):
-        record = json.loads(path.read_text(encoding="utf-8"))
-        # Which code made a result is not shown, nor in which form its file is.
-        results = {name: each["data"] for name, each in record["experiments"].items()}
+        record, read = json.loads(path.read_text(encoding="utf-8")), store.load_lesson(path)
+        # A card says whether the code has changed since; which code it was is not shown, nor the form of the file.
+        results = {
+            name: [each["data"], store.code_has_changed(read, name)] for name, each in record["experiments"].items()
+        }
         shown_of_it = record | {"experiments": results, "schema_version": None}
         records.append([f"{path.parent.name}/{path.name}", shown_of_it])
     return hashlib.sha256(json.dumps(records, sort_keys=True).encode()).hexdigest()[:16]

@@ -32,15 +32,14 @@ class RunningCase:
     first_call_s: float | None = None
     warmup_s: list[float] = field(default_factory=list)
     calls: int = 1
-    cache: str = "warm"  # how it is timed: see ``Device.sample``
     preceded: bool = False  # by a call that is not timed
     samples: list[Sample] = field(default_factory=list)
     prequeued_s: float | None = None
     touches_device: bool | None = None  # whether its calls work on the device under test; None if nobody knows
     peaks: tuple[int | None, int | None] = (None, None)
 
-    def measurement(self, work: Mapping[str, float | None], **more: Any) -> Measurement:
-        """The raw samples as a result."""
+    def measurement(self, **work: float | None) -> Measurement:
+        """The raw samples, with the work of one call: ``items``, ``flops``, ``bytes``."""
         on_device = self.samples[0].device_s is not None
         return Measurement(
             label=self.label,
@@ -54,7 +53,6 @@ class RunningCase:
             peak_allocated_bytes=self.peaks[0],
             peak_reserved_bytes=self.peaks[1],
             **work,
-            **more,
         )
 
 

@@ -51,8 +51,8 @@ def _measured(on: str | None, threads: int, size: str) -> Ceilings:
     del threads, size
     device = device_under_test(on)
     where = device.kind
-    # Four times the last-level cache, so that it is memory that is measured.
-    copy_bytes = scaled(cpu=min(4 * device.cache_bytes(), 2**28), cuda=2**30) if where != "mps" else 2**28
+    # Several times what the last cache holds, so that it is memory that is measured.
+    copy_bytes = scaled(cpu=2**28, cuda=2**30)
     n = scaled(cpu=1024, cuda=8192)
     link_bytes = 2**28
     # What to call it: unit, how much of it one call does, and how to make the call.
@@ -84,12 +84,12 @@ def _samples(device: Device, fn: Callable[[], Any], calls: int) -> tuple[float, 
     allowed_s = _SECONDS_EACH_IN_TESTS if course_size() == "test" else _SECONDS_EACH
     # A call that takes longer than all that is allowed, as a bfloat16 product on a CPU without that arithmetic, is
     # itself a long sample: two of them are enough.
-    least = 2 if device.sample(fn, calls, "warm").elapsed_s > _SECONDS_EACH else 5
-    device.sample(fn, calls, "warm")
+    least = 2 if device.sample(fn, calls).elapsed_s > _SECONDS_EACH else 5
+    device.sample(fn, calls)
     samples: list[float] = []
     started = time.perf_counter()
     while len(samples) < _SAMPLES and (len(samples) < least or time.perf_counter() - started < allowed_s):
-        sample = device.sample(fn, calls, "warm")
+        sample = device.sample(fn, calls)
         # Between events where there are any: the wait for the device at the end of a timing is no limit of the machine.
         samples.append(sample.elapsed_s if calls > 1 or sample.device_s is None else sample.device_s)
     return tuple(samples)

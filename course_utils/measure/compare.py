@@ -23,15 +23,11 @@ def measure(
     fn: Case,
     label: str = "code",
     *,
-    name: str | None = None,
     budget_s: float = DEFAULT_BUDGET_S,
     memory: bool = True,
-    parameters: Mapping[str, Any] | None = None,
-    items: float | None = None,
-    on: str | None = None,
     device: Device | None = None,
 ) -> Measurement:
-    """Measure one piece of code: when there is nothing to compare it with.
+    """Measure one piece of code, when there is nothing to compare it with: raw times, for a row of a table.
 
     ``fn`` is a function without arguments, or :func:`course_utils.fresh`, and ``label`` what to call it. The other
     arguments are those of :func:`course_utils.compare`.
@@ -42,27 +38,17 @@ def measure(
         >>> measure(lambda: a @ a, "matmul", budget_s=0.1).median_s > 0
         True
     """
-    here = environment()
 
     def enough(seconds: Sequence[Sequence[float]], confidence: float, spent_s: float) -> bool:
         return paired.is_precise(paired.median_interval(seconds[0], confidence), spent_s)
 
-    with Rounds({label: fn}, name or label, budget_s, "warm", device or device_under_test(on)) as rounds:
+    with Rounds({label: fn}, label, budget_s, device or device_under_test()) as rounds:
         rounds.first_calls(keep_outputs=False)
         rounds.run(rounds.cases, enough)
         rounds.extras(memory)
-    return keep(
-        rounds.cases[0].measurement(
-            {"items": items},
-            environment=here,
-            name=name,
-            parameters=dict(parameters or {}),
-            notes=tuple(rounds.notes),
-            busy=rounds.busy,
-            worked_by=rounds.worked_by,
-            interrupted=rounds.interrupted,
-        )
-    )
+    if rounds.interrupted:
+        raise KeyboardInterrupt
+    return rounds.cases[0].measurement()
 
 
 def compare(
@@ -72,7 +58,6 @@ def compare(
     check: Check | bool = True,
     budget_s: float = DEFAULT_BUDGET_S,
     practical: float = paired.PRACTICAL,
-    cache: str | Mapping[str, str] = "warm",
     memory: bool = True,
     parameters: Mapping[str, Any] | None = None,
     items: float | Mapping[str, float] | None = None,
@@ -81,7 +66,6 @@ def compare(
     ceiling: Ceiling | None = None,
     on: str | None = None,
     device: Device | None = None,
-    seed: int | None = None,
     says: Callable[[Comparison], str] | None = None,
 ) -> Comparison:
     """Compare two or more ways to do the same thing.
@@ -99,8 +83,6 @@ def compare(
             check and memory pass are not counted. It may become up to three times as much where that completes the
             eight rounds that a verdict needs.
         practical: relative difference below which nobody cares: 0.01 is 1%.
-        cache: ``warm``, or ``cold`` to empty the caches before each call; one for all cases, or one for each. Where
-            they differ, all are timed on one clock: each call apart.
         memory: whether to make a separate pass for peak memory.
         parameters: problem sizes and settings, for the record.
         items: items that one call processes; a number for all cases, or one for each.
@@ -109,7 +91,6 @@ def compare(
         ceiling: a limit of this machine, from :func:`course_utils.ceilings`, to show rates against.
         on: ``cpu`` to measure with the CPU's clock, and to name the CPU, though this machine has a GPU.
         device: a clock of one's own, in place of ``on``.
-        seed: for the order of the cases inside the rounds; by default another order in each comparison.
         says: makes the sentence of the card from the result, instead of its largest gain or loss. See
             :meth:`Comparison.saying`.
 
@@ -130,7 +111,7 @@ def compare(
     if not isinstance(cases, Mapping) or len(cases) < 2:
         raise ValueError(
             "compare() needs at least two cases: pass a dictionary such as {'pageable': f, 'pinned': g}, the baseline "
-            "first; measure() takes a single function"
+            "first"
         )
     if not 0 < practical < 1:
         raise ValueError(f"practical is a relative difference between 0 and 1, got {practical!r}; 0.01 is 1%")
@@ -144,7 +125,7 @@ def compare(
         return all(case.is_enough(spent_s) for case in judged)
 
     title, device = name or " vs ".join(map(str, cases)), device or device_under_test(on)
-    with Rounds(cases, title, budget_s, cache, device, seed) as rounds:
+    with Rounds(cases, title, budget_s, device) as rounds:
         rounds.first_calls()
         agreement = rounds.check(check)
         control = rounds.add_control()
@@ -153,7 +134,7 @@ def compare(
         rounds.extras(memory)
     return keep(
         Comparison(
-            cases=tuple(case.measurement({key: of[case.label] for key, of in work.items()}) for case in rounds.cases),
+            cases=tuple(case.measurement(**{key: of[case.label] for key, of in work.items()}) for case in rounds.cases),
             control=Measurement(
                 label=control.label,
                 calls=control.calls,
@@ -162,8 +143,7 @@ def compare(
             environment=here,
             name=name,
             parameters=dict(parameters or {}),
-            cache=cache if isinstance(cache, str) else " and ".join(dict.fromkeys(cache.values())),
-            clock=rounds.device.cold_clock if "cold" in rounds.caches.values() else rounds.device.clock,
+            clock=rounds.device.clock,
             agreement=agreement,
             practical=practical,
             confidence=rounds.confidence,

@@ -1,4 +1,4 @@
-"""Clocks and meters of the device under test: how long calls take, what they allocate, how caches are emptied.
+"""Clocks and meters of the device under test: how long calls take, and what they allocate.
 
 One class for each kind of device. They hold everything that differs between a CPU and a GPU, so that the rounds
 (``rounds.py``) are the same code everywhere and can be driven by a scripted device in a test.
@@ -12,7 +12,6 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -28,7 +27,7 @@ os.environ.setdefault("KINETO_LOG_LEVEL", "6")
 class Sample:
     """One timing, in seconds for one call; the last two are None on a CPU."""
 
-    elapsed_s: float  # until the device is idle; where each call is timed apart on a GPU, between events
+    elapsed_s: float  # until the device is idle
     enqueue_s: float | None = None  # until Python has the call back
     device_s: float | None = None  # between device events
 
@@ -73,16 +72,9 @@ class Device:
     kind = "cpu"
     # How ``elapsed_s`` is read, in words.
     clock = "host clock"
-    cold_clock = "host clock, each call apart"
-    # Where the buffer that empties the cache lives.
-    _torch_device = "cpu"
     # A shorter timing gets more calls. It is a thousand times what reading the clock costs, and short enough that most
     # timings escape the scheduler's tick: noise does not average out within a timing, so more of them tell more.
     min_sample_s = 1e-4
-    # Beside a cold cache each call is timed by itself, and emptying the cache takes far longer than the call, so as few
-    # calls as the clock allows.
-    min_cold_sample_s = 5e-6
-    _cache_folder = Path("/sys/devices/system/cpu/cpu0/cache")
 
     def synchronize(self) -> None:
         """Wait until the device is idle. A CPU always is, once the call is back."""
@@ -91,17 +83,13 @@ class Device:
         """How many blocks of memory the device's allocator has given out so far; 0 where nobody counts them."""
         return 0
 
-    def sample(self, fn: Callable[[], Any], calls: int, cache: str) -> Sample:
-        """Time ``calls`` calls.
-
-        With a ``warm`` cache all together; with a ``cold`` one each apart, the cache emptied outside of the time. With
-        a ``kept`` one each apart as well, on the clock of cold ones, but the cache stays as the call before left it.
-        """
+    def sample(self, fn: Callable[[], Any], calls: int) -> Sample:
+        """Time ``calls`` calls, one after another."""
         # A garbage collection in one case would be blamed on it though another case made the garbage.
         enabled = gc.isenabled()
         gc.disable()
         try:
-            return self._warm(fn, calls) if cache == "warm" else self._apart(fn, calls, empties=cache == "cold")
+            return self._warm(fn, calls)
         finally:
             if enabled:
                 gc.enable()
@@ -113,35 +101,6 @@ class Device:
             fn()
         self.synchronize()
         return Sample((time.perf_counter() - start) / calls)
-
-    def _apart(self, fn: Callable[[], Any], calls: int, empties: bool) -> Sample:
-        elapsed = 0.0
-        for _ in range(calls):
-            if empties:
-                self.flush_cache()
-            self.synchronize()
-            start = time.perf_counter()
-            fn()
-            self.synchronize()
-            elapsed += time.perf_counter() - start
-        return Sample(elapsed / calls)
-
-    def flush_cache(self) -> None:
-        """Push everything else out of the last-level cache by writing a buffer twice its size."""
-        if not hasattr(self, "_buffer"):
-            count = 2 * self.cache_bytes() // 4
-            self._buffer = torch.zeros(count, dtype=torch.int32, device=self._torch_device)
-        self._buffer.add_(1)
-
-    def cache_bytes(self) -> int:
-        """Size of the last-level cache in bytes; 64 MiB where the system does not tell."""
-        sizes = [0]
-        for file in self._cache_folder.glob("index*/size"):
-            # Virtual machines may show a cache without a size, or not let it be read.
-            with contextlib.suppress(OSError, ValueError, IndexError):
-                text = file.read_text(encoding="ascii").strip()
-                sizes.append(int(text.rstrip("KMG")) * {"K": 2**10, "M": 2**20, "G": 2**30}.get(text[-1], 1))
-        return max(sizes) or 64 * 2**20
 
     def prequeued_s(self, fn: Callable[[], Any], calls: int, enqueue_s: float) -> float | None:
         """Device seconds for one call when all of it was queued before the device began; None on a CPU."""
@@ -163,17 +122,11 @@ class CudaDevice(Device):
 
     kind = "cuda"
     clock = "host clock, until the GPU is idle"
-    cold_clock = "GPU events, each call apart"
     # Waiting for the GPU costs some 10 µs of host time, once in each timing: 0.5% of this.
     min_sample_s = 2e-3
-    # Events resolve 0.5 µs.
-    min_cold_sample_s = 1e-4
-    # Python queues a call of a few operations meanwhile, as it does while the cache is emptied.
-    spin_s = 1e-4
 
-    def __init__(self, api: Any = torch.cuda, torch_device: str = "cuda") -> None:
+    def __init__(self, api: Any = torch.cuda) -> None:
         self._api = api
-        self._torch_device = torch_device
         self._sleep_cycles_per_s: float | None = None
 
     def synchronize(self) -> None:
@@ -200,32 +153,6 @@ class CudaDevice(Device):
         self.synchronize()
         end = time.perf_counter()
         return Sample((end - start) / calls, (enqueued - start) / calls, first.elapsed_time(last) / 1e3 / calls)
-
-    def _apart(self, fn: Callable[[], Any], calls: int, empties: bool) -> Sample:
-        # No waiting between the calls: while the GPU writes the buffer, or spins, Python queues the call, so that the
-        # time between the events is the work and not the launch. (Code that takes Python longer than that still shows
-        # gaps, and work of the CPU is not in the time.)
-        pairs = [self._events(2) for _ in range(calls)]
-        enqueue = 0.0
-        spin_cycles = 0 if empties else self._spin_cycles(self.spin_s)
-        self.synchronize()
-        for first, last in pairs:
-            if empties:
-                self.flush_cache()
-            else:
-                self._api._sleep(spin_cycles)
-            first.record()
-            start = time.perf_counter()
-            fn()
-            enqueue += time.perf_counter() - start
-            last.record()
-        self.synchronize()
-        device = sum(first.elapsed_time(last) for first, last in pairs) / 1e3 / calls
-        return Sample(device, enqueue / calls, device)
-
-    def cache_bytes(self) -> int:
-        """Size of the GPU's L2 cache."""
-        return self._api.get_device_properties(self._api.current_device()).L2_cache_size
 
     def prequeued_s(self, fn: Callable[[], Any], calls: int, enqueue_s: float) -> float | None:
         """The same on a GPU, where a kernel that only spins keeps it busy while Python queues the calls behind it.
@@ -302,8 +229,7 @@ class MpsDevice(Device):
 
     kind = "mps"
     clock = "host clock, until the GPU is idle"
-    _torch_device = "mps"
-    min_sample_s = min_cold_sample_s = 2e-3
+    min_sample_s = 2e-3
 
     def synchronize(self) -> None:
         """Wait until the GPU is idle."""

@@ -178,15 +178,12 @@ def gpu_state() -> GpuState | None:
     values = _nvml(
         {
             "sm_clock_mhz": lambda nvml, gpu: nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_SM),
-            # The name until driver 535, and the one since: an old driver lacks the new one.
-            "old_reasons": lambda nvml, gpu: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(gpu),
             "reasons": lambda nvml, gpu: nvml.nvmlDeviceGetCurrentClocksEventReasons(gpu),
         }
     )
     if not values:
         return None
-    old_reasons = values.pop("old_reasons", 0)
-    reasons = values.pop("reasons", old_reasons)
+    reasons = values.pop("reasons", 0)
     throttled_by = dict.fromkeys(words for bit, words in _THROTTLES.items() if reasons & bit)
     return GpuState(**values, throttled_by=tuple(throttled_by), idle=bool(reasons & _IDLE))
 

@@ -35,7 +35,6 @@ from course_utils.measure.fresh import Fresh, RandomState, Switches
 from course_utils.measure.machine import course_size
 from course_utils.measure.worked_by import lies_on, touches
 from course_utils.results import paired
-from course_utils.show.formats import format_seconds
 from course_utils.show.progress import progress
 
 # The longest that a comparison may take. A clear one stops after a fraction of a second.
@@ -50,12 +49,10 @@ _MOST_OVERRUN = 3
 _WARMUP_SHARE = 0.1
 _WARMUP_WINDOW = 5
 _WARMUP_S = 0.02
-# Each timing of calls shorter than this follows a call that is not timed: with a warm cache the code shall find its own
-# data there, and its own threads awake, not what the case before it left behind. A long call brings its data in while
-# it is timed, and what that takes is lost in it: ``benchmarks/records/preceding_calls``.
+# Each timing of calls shorter than this follows a call that is not timed: the code shall find its own data in the
+# cache, and its own threads awake, not what the case before it left behind. A long call brings its data in while it is
+# timed, and what that takes is lost in it: ``benchmarks/records/preceding_calls``.
 LONG_CALL_S = 0.05
-# A round that takes so long, and so many times the usual, was interrupted by more than another program.
-_PAUSE_S, _PAUSE_FACTOR = 5.0, 20
 # Seeds to go through: to seed anew in every round would take longer than a timing.
 _RANDOM_NUMBERS = 32
 
@@ -72,9 +69,7 @@ class Rounds:
         cases: Mapping[str, Case],
         title: str,
         budget_s: float,
-        cache: str | Mapping[str, str],
         device: Device,
-        seed: int | None = None,
     ) -> None:
         if not isinstance(budget_s, int | float) or not 0 < budget_s <= MAX_BUDGET_S:
             raise ValueError(
@@ -85,9 +80,8 @@ class Rounds:
         self._sources = cases
         self.title = title
         self.budget_s = min(budget_s, _TEST_BUDGET_S) if course_size() == "test" else budget_s
-        self.caches = _cache_of_each(cache, cases)
         self.device = device
-        self._dice = random.Random(seed)
+        self._dice = random.Random()
         self._orders: list[tuple[int, ...]] = []
         self.cases: list[RunningCase] = []
         self.notes: list[str] = []
@@ -113,7 +107,7 @@ class Rounds:
         self._random.restore()
         try:
             fn = source.build() if isinstance(source, Fresh) else source
-            case = RunningCase(label, fn, Switches.now(), cache=self.caches[label])
+            case = RunningCase(label, fn, Switches.now())
             allocations = self.device.allocations()
             self.device.synchronize()
             start = time.perf_counter()
@@ -170,7 +164,6 @@ class Rounds:
         """
         baseline = self.cases[0]
         label = f"{baseline.label} again"
-        self.caches[label] = baseline.cache
         if isinstance(source := self._sources[baseline.label], Fresh):
             try:
                 return self._built(label, source, keep_output=False)
@@ -181,7 +174,7 @@ class Rounds:
                     "The A/A control shares the baseline's state: there was no memory for a second one, so differences "
                     "that come from where tensors lie in memory are not in the noise floor."
                 )
-        return RunningCase(label, baseline.fn, baseline.switches, cache=baseline.cache)
+        return RunningCase(label, baseline.fn, baseline.switches)
 
     def run(self, order: list[RunningCase], enough: Enough) -> None:
         """Warm up, find the calls for one timing, then run rounds until it is enough or the time is up."""
@@ -193,8 +186,8 @@ class Rounds:
                 started = time.perf_counter()
                 estimates = [self._warm_up(case, len(order)) for case in order]
                 bar.advance(time.perf_counter() - started)
-                round_s = self._set_calls(order, estimates)
-                self._run_rounds(order, enough, bar, self.budget_s - (time.perf_counter() - started), round_s)
+                self._set_calls(order, estimates)
+                self._run_rounds(order, enough, bar, self.budget_s - (time.perf_counter() - started))
         except KeyboardInterrupt:
             self.interrupted = True
             complete = min(len(case.samples) for case in order)
@@ -206,30 +199,21 @@ class Rounds:
             self.confidence = paired.look_confidence(complete, last=True)
         self.busy = watch.sentence
 
-    def _set_calls(self, order: list[RunningCase], estimates: list[float]) -> float:
-        """How many calls make one timing; returns the most seconds of a round that nothing interrupts."""
+    def _set_calls(self, order: list[RunningCase], estimates: list[float]) -> None:
+        """How many calls make one timing."""
         # Cases of about the same cost are timed in the same way: a timing has a fixed part, and spread over other
         # numbers of calls it would look like a difference.
-        calls_s = [estimates[0] if 0.5 < call_s / estimates[0] < 2 else call_s for call_s in estimates]
-        for case, call_s in zip(order, calls_s, strict=True):
-            enough_s = self.device.min_sample_s if case.cache == "warm" else self.device.min_cold_sample_s
-            case.calls = max(1, math.ceil(enough_s / call_s))
-            case.preceded = case.cache != "cold" and call_s < LONG_CALL_S
-        return sum(2 * call_s * (case.calls + case.preceded) for case, call_s in zip(order, calls_s, strict=True))
+        for case, estimate in zip(order, estimates, strict=True):
+            call_s = estimates[0] if 0.5 < estimate / estimates[0] < 2 else estimate
+            case.calls = max(1, math.ceil(self.device.min_sample_s / call_s))
+            case.preceded = call_s < LONG_CALL_S
 
-    def _run_rounds(self, order: list[RunningCase], enough: Enough, bar: Any, left_s: float, expected_s: float) -> None:
+    def _run_rounds(self, order: list[RunningCase], enough: Enough, bar: Any, left_s: float) -> None:
         """Rounds until a look says that it is enough, or the time is up, or there are more than anybody needs."""
         least = paired.MIN_ROUNDS if len(order) > 1 else 1
         spent_s, done = 0.0, 0
         while done < paired.MOST_ROUNDS and self._has_time(done, spent_s, left_s, least):
             round_s = self._round(order)
-            usual_s = spent_s / done if done else expected_s
-            if round_s > max(_PAUSE_S, _PAUSE_FACTOR * usual_s):
-                self.notes.append(
-                    f"One round took {round_s:.0f} s, where {format_seconds(usual_s)} was to be expected: the machine "
-                    "slept, or this program was stopped. Its time is not counted as spent."
-                )
-                round_s = usual_s
             spent_s += round_s
             bar.advance(round_s)
             done = len(order[0].samples)
@@ -281,14 +265,14 @@ class Rounds:
         The quickest of several counts: an estimate that is off would give identical code other numbers of calls.
         """
         calls = 1
-        while case.cache == "warm" and 0 < 2 * calls * estimate < self.device.min_sample_s:
+        while 0 < 2 * calls * estimate < self.device.min_sample_s:
             calls = math.ceil(min(20 * calls, self.device.min_sample_s / estimate))
             estimate = min(self._timed(case, calls).elapsed_s for _ in range(_WARMUP_WINDOW))
         return estimate if 0 < estimate < math.inf else self.device.min_sample_s
 
     def _round(self, order: list[RunningCase]) -> float:
-        """Time each case once, in random order; return the seconds that it took, by the clock on the wall."""
-        started = time.time()
+        """Time each case once, in random order; return the seconds that it took."""
+        started = time.perf_counter()
         turns = [order[index] for index in self._next_order(len(order))]
         # The same random numbers for all cases of a round, other ones in the next round.
         self._numbers.rotate()
@@ -307,7 +291,7 @@ class Rounds:
                 raise CaseError(f"{words}: its calls are too short to be timed. Do more in one call.")
         for case, sample in timings:
             case.samples.append(sample)
-        return max(time.time() - started, 1e-9)
+        return time.perf_counter() - started
 
     def _next_order(self, count: int) -> tuple[int, ...]:
         """A random order of the cases. All come equally often, so that no case is mostly first, or after another."""
@@ -320,7 +304,7 @@ class Rounds:
 
     def _timed(self, case: RunningCase, calls: int) -> Sample:
         try:
-            return self.device.sample(case.fn, calls, case.cache)
+            return self.device.sample(case.fn, calls)
         except Exception as error:
             raise case_error(case.label, "the timing", error) from error
 
@@ -361,18 +345,8 @@ class Rounds:
 
     def _suspicious_enqueue_s(self, case: RunningCase) -> float | None:
         """Seconds to enqueue a call, if that is nearly all of its time on the device: it may be launch-bound."""
-        if case.cache != "warm" or case.samples[0].device_s is None:
+        if case.samples[0].device_s is None:
             return None
         enqueue_s = statistics.median(sample.enqueue_s for sample in case.samples)
         device_s = statistics.median(sample.device_s for sample in case.samples)
         return enqueue_s if enqueue_s >= 0.8 * device_s else None
-
-
-def _cache_of_each(cache: str | Mapping[str, str], cases: Mapping[str, Case]) -> dict[str, str]:
-    """How each case is timed. As soon as one is cold, the warm ones are timed on its clock: each call apart."""
-    caches = dict(cache) if isinstance(cache, Mapping) else dict.fromkeys(cases, cache)
-    if set(caches) != set(cases) or not set(caches.values()) <= {"warm", "cold"}:
-        wanted = f"cache is 'warm' or 'cold', or one of them for each of {', '.join(map(str, cases))}"
-        raise ValueError(f"{wanted}; got {cache!r}")
-    kept = "kept" if "cold" in caches.values() else "warm"
-    return {label: kept if own == "warm" else own for label, own in caches.items()}

@@ -25,7 +25,7 @@ from course_utils.files import write_whole
 from course_utils.measure.machine import course_size
 from course_utils.ranks.entry import FOLDER_VARIABLE, report_file
 from course_utils.results import paired
-from course_utils.results.result import compact
+from course_utils.results.serialization import compact
 
 # A lesson's record should stay below 200 kB, and it may hold several runs of several ranks.
 MOST_REPORT_BYTES = 32_000

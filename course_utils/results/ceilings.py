@@ -8,13 +8,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from course_utils.results.environment import Environment
+from course_utils.results.measurement import WORK_UNITS
 from course_utils.results.result import Fact, Result, by_name
 from course_utils.show.cards import Card
 from course_utils.show.formats import format_rate, format_seconds, listed
 from course_utils.show.tables import Column, Grid
-
-# The unit of each rate that a measurement may have.
-WORK_UNITS = {"bytes": "B/s", "flops": "FLOP/s", "items": "items/s"}
 
 
 @dataclass(frozen=True)
@@ -25,10 +23,6 @@ class Ceiling:
     unit: str  # ``B/s``, ``FLOP/s`` or ``s``
     work: float  # bytes or operations of one sample; 1 for a latency
     samples_s: tuple[float, ...]  # seconds of each sample, for one repetition of the work
-
-    def __post_init__(self) -> None:
-        if not self.samples_s or min(self.samples_s) <= 0:
-            raise ValueError(f"{self.name!r} has no samples, or samples that are not positive")
 
     @property
     def value(self) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar, Self
@@ -21,20 +22,17 @@ from course_utils.results.measurement import (
 )
 from course_utils.results.paired import Interval, Verdict
 from course_utils.results.result import Fact, Result, by_name
-from course_utils.results.verdicts import (
-    SURE,
-    WORDS,
-    between,
-    comparison_parts,
-    interval_words,
-    too_busy_parts,
-    unclear_parts,
-    verdict_parts,
-    verdict_words,
-)
+from course_utils.results.verdicts import IN_A_SENTENCE, SURE, WORDS, between, too_busy_parts
 from course_utils.show.cards import Bar, Card, Row, Toned, ends_of, plain, speed_axis
 from course_utils.show.colours import BLUE_INK, GREEN_INK, GREY_44, GREY_55, GREY_E4, ORANGE_INK
-from course_utils.show.formats import format_noise, format_percent, format_seconds, format_times, listed
+from course_utils.show.formats import (
+    format_interval,
+    format_noise,
+    format_percent,
+    format_seconds,
+    format_times,
+    listed,
+)
 from course_utils.show.tables import Column, Sheet, split
 
 if TYPE_CHECKING:
@@ -44,6 +42,10 @@ if TYPE_CHECKING:
 # Medians of times whose quotient is further from the median of the ratios, as a logarithm, have to be explained; where
 # the quotient even leaves the interval of the ratio, sooner. Below that, nobody sees it in the figures shown.
 _JUMP, _SEEN = 0.1, 0.02
+# In an unclear line, more cases than this are only counted.
+_NAMED = 2
+# Longer than this nobody waits for a comparison.
+_LONGEST_BUDGET_S = 60
 CONTROL_LABEL = "baseline again (A/A control)"
 # Okabe and Ito's hues, dark enough for text on white. Words carry the verdict as well.
 VERDICT_COLOURS = {
@@ -116,7 +118,7 @@ class Case:
         items = self.measurement.items if self.comparison.per else 1
         own_s = self.measurement.queued_ahead_s
         own = format_seconds(own_s and own_s / items) if with_own_work else ""
-        return Row(label, verdict_words(self), format_seconds(self.median_s / items), self.tone, self.bar, behind, own)
+        return Row(label, self.cell, format_seconds(self.median_s / items), self.tone, self.bar, behind, own)
 
     @property
     def colour(self) -> str:
@@ -141,14 +143,42 @@ class Case:
         return math.ceil(extra / (base.median_s * (1 - self.ratio))) + 1 if extra > 0 else None
 
     @property
+    def cell(self) -> str:
+        """The verdict in a few words, for a cell: ``1.83× as fast``, ``same``, ``too close to call``."""
+        if self.is_baseline:
+            return "baseline"
+        decided = self.verdict in (Verdict.FASTER, Verdict.SLOWER)
+        return format_times(self.ratio, tight=True) if decided else WORDS[self.verdict]
+
+    @property
+    def interval_words(self) -> str:
+        """The interval in the direction of the verdict: ``1.80 to 1.86``; empty if there is none."""
+        if not self.interval.bounded:
+            return ""
+        return format_interval(self.interval.inverse() if self.ratio < 1 else self.interval)
+
+    def parts(self, against: bool = True) -> list[str | Toned]:
+        """The verdict as a sentence that names both sides, or the case alone: ``pinned is 1.83 times as fast``."""
+        case, tone = Toned(self.label), self.tone
+        base = [" as ", Toned(self.comparison.baseline)] if against else []
+        if self.is_baseline:
+            return [case, " is the baseline"]
+        if self.verdict is Verdict.UNCLEAR:
+            return [case, " is ", Toned(WORDS[self.verdict], tone)]
+        if self.verdict is Verdict.SAME:
+            within = f" (within {format_percent(self.comparison.practical)})"
+            return [case, " takes ", Toned("the same time", tone), *base, within]
+        verb = " is " if self.verdict is Verdict.FASTER else " takes "
+        return [case, verb, Toned(format_times(self.ratio), tone), *base]
+
+    @property
     def words(self) -> str:
         """The verdict as a sentence with its interval: ``pinned is 1.83 times as fast as pageable (1.80 to 1.86)``."""
         if self.verdict is Verdict.UNCLEAR:
-            return WORDS[self.verdict] + (
-                f": {self.label} is {between(self.interval)}" if self.interval.bounded else ""
-            )
+            where = f": {self.label} is {between(self.interval)}" if self.interval.bounded else ""
+            return WORDS[self.verdict] + where
         is_decided = not self.is_baseline and self.verdict is not Verdict.SAME
-        return "".join(map(plain, verdict_parts(self))) + (f" ({interval_words(self)})" if is_decided else "")
+        return "".join(map(plain, self.parts())) + (f" ({self.interval_words})" if is_decided else "")
 
     def in_words(self, unit: str | None = None) -> str:
         """The verdict inside a sentence that names the cases itself: ``1.62 times as fast (1.60 to 1.65)``."""
@@ -158,7 +188,15 @@ class Case:
             return WORDS[self.verdict] + (f" ({between(self.interval)})" if self.interval.bounded else "")
         if self.verdict is Verdict.SAME:
             return f"the same (within {format_percent(self.comparison.practical)})"
-        return f"{format_times(self.ratio)} ({interval_words(self)})"
+        return f"{format_times(self.ratio)} ({self.interval_words})"
+
+    def more_rounds(self) -> float:
+        """How many times as many rounds would decide, if all intervals shrink with the square root of rounds."""
+        half, noise = math.log(self.interval.high / self.interval.low) / 2, math.log(self.comparison.noise_floor)
+        away, practical = abs(math.log(self.ratio)), math.log1p(self.comparison.practical)
+        for_same = (half / (practical - away)) ** 2 if away < practical else math.inf
+        for_direction = ((half + noise) / away) ** 2 if away > practical else math.inf
+        return min(for_same, for_direction)
 
     def __repr__(self) -> str:
         return self.words
@@ -173,7 +211,7 @@ class Comparison(Result):
     cases: tuple[Measurement, ...]  # raw samples of each case; the first is the baseline
     control: Measurement  # the baseline's second timing in each round: the A/A control
     environment: Environment
-    cache: str = "warm"  # ``warm``, ``cold`` or ``warm and cold``: what the caches held before a call
+    cache: str = "warm"  # what the caches held before a call; an older record has ``warm and cold``
     clock: str = "host clock"  # how ``elapsed_s`` was read, in words
     agreement: str = "not checked"  # how it was checked that the cases compute the same thing, in words
     practical: float = paired.PRACTICAL  # relative difference below which nobody cares
@@ -183,12 +221,6 @@ class Comparison(Result):
     # of the interval that decided: each look at the rounds spends a share of the 1% (`paired.LOOKS`)
     confidence: float = paired.DECISION_CONFIDENCE
     per: str = field(default="", compare=False)  # what an item is called, where the card tells times per item
-
-    def __post_init__(self) -> None:
-        if len(set(self.labels)) < max(2, len(self.cases)):
-            raise ValueError("a comparison has two cases or more, of different names")
-        if {case.rounds for case in self.cases} != {self.rounds}:
-            raise ValueError("the cases have different numbers of rounds")
 
     @property
     def baseline(self) -> str:
@@ -261,7 +293,7 @@ class Comparison(Result):
         behind = {case.label: case.bar for case in self.behind or ()}
         is_bound = any(case.launch_bound for case in self.cases)
         rows = tuple(case.row(case.label, behind.get(case.label), is_bound) for case in self)
-        sentence, parts = comparison_parts(self), unclear_parts(self)
+        sentence, parts = self._sentence(), self._unclear()
         unclear = "".join(map(plain, parts))
         is_cut = self.interrupted and self.rounds >= paired.MIN_ROUNDS  # fewer are unclear for that reason
         stopped = f"Interrupted after {self.rounds} rounds." if is_cut else ""
@@ -278,6 +310,63 @@ class Comparison(Result):
             numbers=(self.whole or self)._numbers(),
             **self.stamp(format_noise(self.noise_floor), SURE, busy, grey=any(row.behind for row in rows)),
         )
+
+    def _sentence(self) -> list[str | Toned]:
+        """What was found, in one sentence: the largest gain, or else the largest loss; then what the others do."""
+        if self.too_busy:
+            return self.too_busy
+        order = (Verdict.FASTER, Verdict.SLOWER, Verdict.SAME)
+        clear = [case for case in self.others if case.verdict in order]
+        if not clear:
+            return self._unclear()
+        clear.sort(key=lambda case: (order.index(case.verdict), -abs(math.log(case.ratio))))
+        first, *rest = clear
+        parts, others = first.parts(), len(self.others) - 1
+        counts = Counter(case.verdict for case in rest)
+        if len(rest) == 1:
+            parts += ["; ", *rest[0].parts(against=False)]
+        elif len(rest) == others and len(counts) == 1:
+            parts.append(f". The other {others} are all {IN_A_SENTENCE[rest[0].verdict]}")
+        elif rest:
+            # What is unclear has a line of its own.
+            said = listed(
+                f"{count} {'is' if count == 1 else 'are'} {IN_A_SENTENCE[verdict]}"
+                for verdict in order
+                if (count := counts[verdict])
+            )
+            parts.append(f". Of the other {others}, {said}")
+        return [*parts, "."]
+
+    def _unclear(self) -> list[str | Toned]:
+        """What could not be decided, in one line, and what would help; nothing if all is decided."""
+        unclear = [case for case in self.others if case.verdict is Verdict.UNCLEAR]
+        if not unclear:
+            return []
+        if not self.noise.bounded:
+            help_ = "let it run to the end" if self.interrupted else "raise budget_s"
+            why = f": a verdict takes {paired.MIN_ROUNDS} rounds, and there are {self.rounds}: {help_}."
+            return [Toned("Too close to call", "unclear"), why]
+        ranges = [f"{case.label} is {between(case.interval)}" for case in unclear[:_NAMED]]
+        if len(unclear) > _NAMED:
+            more = len(unclear) - _NAMED
+            ranges.append(f"and {more} more case{'s' if more > 1 else ''}")
+        floor = self.noise_floor
+        drowned = any(case.interval.meets(1 / floor, floor) and not case.interval.meets(1, 1) for case in unclear)
+        noise = f" (identical code differs as well: {format_noise(floor)})" if drowned else ""
+        said = f": {'; '.join(ranges)}{noise}. {self._way_out(max(case.more_rounds() for case in unclear))}"
+        return [Toned("Too close to call", "unclear"), said]
+
+    def _way_out(self, more_rounds: float) -> str:
+        """What would settle it: more time, if it would be enough, or a quieter machine."""
+        spent = self.spent_s or sum(sum(timed.elapsed_s) * timed.calls for timed in (*self.cases, self.control))
+        needed = spent * more_rounds
+        busy = f"{self.busy} Stop them" if self.busy else ""
+        if needed > _LONGEST_BUDGET_S or self.rounds >= paired.MOST_ROUNDS:
+            stop = busy or "Stop other programs and run it again"
+            return f"{stop}; if that does not help, the difference is too small for this machine."
+        budget = _rounded_up(max(needed, 2 * spent))
+        more_time = f"un it again with budget_s={budget:g} (it took {format_seconds(spent)})"
+        return f"{busy}, or r{more_time}." if busy else f"R{more_time}, or stop other programs first."
 
     def _jumps(self) -> list[str]:
         """Where the times shown would give another ratio than the rounds."""
@@ -298,7 +387,7 @@ class Comparison(Result):
             Column("verdict", verdicts, numeric=False),
             Column("time per call", tuple(format_seconds(m.median_s) for m in (*self.cases, self.control))),
             Column("relative", ("", *(format_times(case.ratio, tight=True) for case in compared))),
-            Column("99% interval", ("", *map(interval_words, compared))),
+            Column("99% interval", ("", *(case.interval_words for case in compared))),
         ]
         key = Column("case", (*self.labels, CONTROL_LABEL), numeric=False)
         tables = split(
@@ -355,12 +444,12 @@ class Comparison(Result):
             )
 
     def plot(self) -> Figure:
-        """Draw how fast each case is relative to the baseline, round by round; see :meth:`Result.plot`."""
+        """Draw how fast each case is relative to the baseline, round by round."""
         from course_utils.show import canvas
 
         with canvas.style():
             key = "dots: rounds · bars: 99% intervals · grey: noise · ■ the same · ○ too close to call"
-            title = (self.says or "".join(map(plain, comparison_parts(self)))).rstrip(".")
+            title = (self.says or "".join(map(plain, self._sentence()))).rstrip(".")
             panels_in = len(self.cases) * canvas.row_in(self.labels, 0.5) + 0.6
             fig = canvas.titled_figure(title, panels_in, key, self.caption)
             ax = fig.subplots()
@@ -387,6 +476,11 @@ def _is_far(quotient: float, case: Case) -> bool:
     return apart > _JUMP or (apart > _SEEN and not case.interval.low <= quotient <= case.interval.high)
 
 
+def _rounded_up(seconds: float) -> float:
+    scale = 10 ** math.floor(math.log10(seconds))
+    return next(step * scale for step in (1, 2, 5, 10) if step * scale >= seconds)
+
+
 def _draw_case(ax: Axes, y: int, case: Case) -> list[float]:
     """One row: every round, the interval, the median, the words; returns how far it reaches."""
     from course_utils.show import canvas
@@ -399,5 +493,5 @@ def _draw_case(ax: Axes, y: int, case: Case) -> list[float]:
     face = "white" if case.verdict is Verdict.UNCLEAR else case.colour
     marker = "o" if case.is_baseline else MARKERS[case.verdict]
     ax.plot([case.bar.dot], [y], marker, ms=7, color=case.colour, mfc=face, zorder=4)
-    canvas.label_right(ax, y, f"{verdict_words(case)}\n{format_seconds(case.median_s)}", case.colour)
+    canvas.label_right(ax, y, f"{case.cell}\n{format_seconds(case.median_s)}", case.colour)
     return [*rounds, *case.bar.values]

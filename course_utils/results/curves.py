@@ -28,10 +28,6 @@ class Curve:
     x: tuple[float, ...]
     y: tuple[float | None, ...]
 
-    def __post_init__(self) -> None:
-        if not self.x or len(self.x) != len(self.y):
-            raise ValueError(f"{self.label!r} has no points, or other numbers of x and of y")
-
     @property
     def final(self) -> float | None:
         """The last value; None if it is not finite."""
@@ -48,10 +44,6 @@ class Curves(Result):
     x_label: str
     y_label: str
     environment: Environment
-
-    def __post_init__(self) -> None:
-        if not self.curves or len(set(self.labels)) < len(self.curves):
-            raise ValueError("there is at least one curve, and each has a name of its own")
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -104,7 +96,7 @@ class Curves(Result):
             yield Fact(curve.label, None, words, sentence, points=dict(zip(curve.x, curve.y, strict=True)))
 
     def plot(self) -> Figure:
-        """Draw all lines into one panel; see :meth:`Result.plot`."""
+        """Draw all lines into one panel."""
         from course_utils.show import canvas
 
         with canvas.style():

@@ -7,12 +7,11 @@ import datetime
 import hashlib
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
-from course_utils.results.result import Recorded
-from course_utils.show.cards import Card, Toned
+from course_utils.results.serialization import Serialized
+from course_utils.show.cards import Card, Shown, Toned
 from course_utils.show.formats import format_bytes
 from course_utils.show.tables import Sheet, named_values
 
@@ -29,10 +28,8 @@ _RECORDED = {
 
 
 @dataclass(frozen=True, repr=False)
-class Environment(Recorded):
+class Environment(Serialized, Shown):
     """The machine and the software that a result was measured with. No host name, user or path."""
-
-    kind: ClassVar[str] = "environment"
 
     machine: str  # what its folder is called: see `folder_name`; older records have shorter names
     device_kind: str  # ``cpu``, ``cuda`` or ``mps``: what the lessons measure on
@@ -57,10 +54,6 @@ class Environment(Recorded):
     sm_clock_mhz: int | None = None  # the accelerator's clock when the environment was read
     torch_threads: int = 1  # threads that one CPU operation may use
     commit: str | None = None  # commit of the course, if known
-
-    def __post_init__(self) -> None:
-        if self.device_kind not in ("cpu", "cuda", "mps"):
-            raise ValueError(f"there is no device {self.device_kind!r}")
 
     @property
     def title(self) -> str:
@@ -157,11 +150,6 @@ class Environment(Recorded):
             ("commit", self.commit),
         ]
         return Sheet((named_values(f"This machine: {self.title}", named),))
-
-    @classmethod
-    def from_file(cls, record: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Unknown keys are ignored: a later version may know more of a machine."""
-        return {f.name: record[f.name] for f in dataclasses.fields(cls) if f.name in record}
 
 
 def titles(environments: Iterable[Environment]) -> dict[str, str]:

@@ -2,32 +2,25 @@
 
 from __future__ import annotations
 
-import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
-from course_utils.results import paired
-from course_utils.results.ceilings import WORK_UNITS
-from course_utils.results.environment import Environment
-from course_utils.results.paired import Interval
-from course_utils.results.result import Fact, Result
-from course_utils.results.verdicts import too_busy_parts
-from course_utils.show.cards import Bar, Card, Row, Toned, time_axis
-from course_utils.show.formats import format_bytes, format_rate, format_seconds, format_times, listed
+from course_utils.results.serialization import Serialized
+from course_utils.show.formats import format_bytes, format_rate, format_seconds, listed
 
+# The unit of each rate that a measurement may have.
+WORK_UNITS = {"bytes": "B/s", "flops": "FLOP/s", "items": "items/s"}
 # Over the rows' queued-ahead times, beside their times per call.
 OWN_WORK = "GPU's own work"
 # Of more that wait for Python, a note counts them and names one.
 _NAMED = 3
 
 
-@dataclass(frozen=True, repr=False)
-class Measurement(Result):
+@dataclass(frozen=True)
+class Measurement(Serialized):
     """Raw times of one piece of code."""
-
-    kind: ClassVar[str] = "measurement"
 
     label: str
     # seconds for one call, one value a round: from before the call until the device is idle (or, with a cold
@@ -49,14 +42,6 @@ class Measurement(Result):
     items: float | None = None  # items (samples, tokens, images) that one call processes; so ``flops`` and ``bytes``
     flops: float | None = None
     bytes: float | None = None
-    interrupted: bool = False  # always False for a part of a Comparison, which says it once for all
-    environment: Environment | None = None  # None for a part of a Comparison, which has it once for all
-
-    def __post_init__(self) -> None:
-        if not self.elapsed_s or min(self.elapsed_s) <= 0:
-            raise ValueError(f"{self.label!r} has no times, or times that are not positive")
-        if {len(self.enqueue_s), len(self.device_s)} - {0, self.rounds}:
-            raise ValueError(f"{self.label!r} has other numbers of device times and of rounds")
 
     @property
     def rounds(self) -> int:
@@ -67,17 +52,6 @@ class Measurement(Result):
     def median_s(self) -> float:
         """Median of the times of one call, in seconds."""
         return statistics.median(self.elapsed_s)
-
-    @property
-    def interval_s(self) -> Interval:
-        """99% interval of the median time, in seconds; infinite below 8 rounds."""
-        return paired.median_interval(self.elapsed_s)
-
-    @property
-    def _half_over_half(self) -> list[float]:
-        """Logarithms of the second half's times over the first half's: the control of a single measurement."""
-        half = self.rounds // 2
-        return paired.log_ratios(self.elapsed_s[half : 2 * half], self.elapsed_s[:half]) if half else []
 
     @property
     def enqueue_median_s(self) -> float | None:
@@ -127,42 +101,6 @@ class Measurement(Result):
         """A rate with its unit; empty if the work of a call is not known."""
         rate = self.rate(of)
         return "" if rate is None else format_rate(rate, WORK_UNITS[of])
-
-    def card(self) -> Card:
-        """How long a call takes: a bar for the interval of the median."""
-        median, low_high = format_seconds(self.median_s), self.interval_s
-        bar = Bar(*(low_high.ends if low_high.bounded else (None, None)), self.median_s)
-        drift, practical = paired.ratio_interval(self._half_over_half), 1 + paired.PRACTICAL
-        too_busy, drifted = too_busy_parts(paired.noise_floor(drift), self.busy, self.whose), ""
-        if drift.bounded and not drift.meets(1 / practical, practical):
-            times = format_times(math.exp(statistics.median(self._half_over_half)))
-            verb = "was" if times.endswith("fast") else "took"
-            drifted = f"The time drifted while it was measured: the second half {verb} {times} as the first. "
-            drifted += self.busy or ("" if too_busy else "Stop other programs, and measure again.")
-        stopped = f"Interrupted after {rounds_and_calls([self])}." if self.interrupted else ""
-        own = format_seconds(self.queued_ahead_s) if self.launch_bound else ""
-        return Card(
-            too_busy or self.says or [Toned(self.label), " takes ", Toned(median), " a call."],
-            (Row(self.label, value=median, bar=bar, second=own),),
-            time_axis(bar.values),
-            heads=("", "time per call"),
-            second=OWN_WORK if self.launch_bound else "",
-            warning=" ".join(filter(None, (drifted, stopped))),
-            notes=(*waiting_line([(self.label, self)]), *self.notes),
-            **self.stamp(rounds_and_calls([self]), "" if drifted else self.busy.rstrip(".")),
-        )
-
-    def facts(self) -> Iterator[Fact]:
-        """Its median time, with its interval."""
-        interval = paired.ratio_interval([math.log(second) for second in self.elapsed_s])
-        yield Fact(
-            self.label, self.median_s, self.in_words(), f"{format_seconds(self.median_s)} a call", interval=interval
-        )
-
-    def in_words(self, unit: str | None = None) -> str:
-        """The median time and its interval, inside a sentence."""
-        low, high = map(format_seconds, self.interval_s.ends)
-        return format_seconds(self.median_s) + (f" ({low} to {high})" if self.interval_s.bounded else "")
 
     @classmethod
     def to_file(cls, values: dict[str, Any]) -> dict[str, Any]:

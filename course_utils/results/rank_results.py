@@ -6,20 +6,17 @@ import dataclasses
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from course_utils.results import paired
 from course_utils.results.comparison import Comparison
 from course_utils.results.environment import Environment
 from course_utils.results.measurement import Measurement
-from course_utils.results.result import Fact, Result
+from course_utils.results.result import Fact, Named, Result
 from course_utils.results.table import Table
 from course_utils.show.cards import Card
 from course_utils.show.formats import format_seconds, listed
 from course_utils.show.tables import Sheet
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True)
@@ -43,10 +40,6 @@ class RankResults(Result):
     backend: str = "gloo"  # ``nccl`` or ``gloo``: what the ranks talked through
     threads_per_rank: int = 1  # threads that one operation of a rank may use
     seconds: float = 0.0  # from the start of torchrun to its end
-
-    def __post_init__(self) -> None:
-        if [report.rank for report in self.reports] != list(range(max(1, self.ranks))):
-            raise ValueError("there is a report for each rank, in order")
 
     @property
     def ranks(self) -> int:
@@ -72,7 +65,7 @@ class RankResults(Result):
     def __getitem__(self, rank: int) -> Mapping[str, Any]:
         if rank not in range(self.ranks):
             raise KeyError(f"there is no rank {rank!r}; there are 0 to {self.ranks - 1}")
-        return _Reported(self.reports[rank])
+        return Named(self.reports[rank].values)
 
     def __iter__(self) -> Iterator[Mapping[str, Any]]:
         return (self[report.rank] for report in self.reports)
@@ -104,35 +97,22 @@ class RankResults(Result):
             whose=self.whose,
         )
 
-    def comparison(self, key: str = "rounds", practical: float | None = None) -> Comparison:
+    def comparison(self, key: str) -> Comparison:
         """What :func:`course_utils.ranks.programs.timed_rounds` timed, compared: in each round the slowest rank counts.
 
-        Args:
-            key: the ``name`` that the program gave to its rounds.
-            practical: relative difference below which nobody cares; by default the one that the program gave.
-
-        Raises:
-            ValueError: if it does not come from ``timed_rounds``, or ranks timed other cases or numbers of rounds.
+        ``key`` is the ``name`` that the program gave to its rounds.
         """
-        ranks = list(self.values(key).values())
         if key not in self.rounds:
-            raise ValueError(
-                f"{key!r} does not come from timed_rounds(), which makes what can be compared; "
-                f"these do: {', '.join(self.rounds) or 'none'}"
-            )
+            raise KeyError(f"{key!r} was not timed by timed_rounds(); there are: {', '.join(self.rounds) or 'none'}")
+        ranks = list(self.values(key).values())
         first = ranks[0]
-        practical = first.get("practical", paired.PRACTICAL) if practical is None else practical
-        if not 0 < practical < 1:
-            raise ValueError(f"practical is a relative difference between 0 and 1, got {practical!r}; 0.01 is 1%")
         labels = tuple(first["labels"])
-        if any(tuple(rank["labels"]) != labels for rank in ranks):
-            raise ValueError(f"the ranks timed other cases under {key!r}: each must name the same, in the same order")
 
         def slowest(label: str) -> Measurement:
             firsts = [rank["first_call_s"][label] for rank in ranks if rank["first_call_s"].get(label) is not None]
             return Measurement(
                 label,
-                _slowest([rank["seconds"][label] for rank in ranks], label),
+                _slowest([rank["seconds"][label] for rank in ranks]),
                 calls=first["calls"],
                 first_call_s=max(firsts, default=None),
                 items=first["items"].get(label),
@@ -142,25 +122,21 @@ class RankResults(Result):
         control = f"{labels[0]} again"
         return Comparison(
             cases=cases,
-            control=Measurement(control, _slowest([rank["control"] for rank in ranks], control), calls=first["calls"]),
+            control=Measurement(control, _slowest([rank["control"] for rank in ranks]), calls=first["calls"]),
             environment=self.environment,
             name=f"{self.name or self.program}, {key}",
             parameters=self.parameters,
             clock=f"host clock, the slowest of {self.ranks} ranks" if self.ranks > 1 else "host clock",
             agreement=first["agreement"] or "not checked",
-            practical=practical,
+            practical=first.get("practical", paired.PRACTICAL),
             confidence=first.get("confidence", paired.DECISION_CONFIDENCE),
             spent_s=self.seconds,
             notes=self.notes,
             busy=self.busy,
             worked_by=self.worked_by,
             whose=self.whose,
-            behind=self.behind.comparison(key, practical) if self.behind and key in self.behind.rounds else None,
+            behind=self.behind.comparison(key) if self.behind and key in self.behind.rounds else None,
         )
-
-    def plot(self) -> Figure:
-        """Draw what was timed side by side first; see :meth:`Result.plot`."""
-        return self.comparison(self.rounds[0]).plot() if self.rounds else super().plot()
 
     @classmethod
     def to_file(cls, values: dict[str, Any]) -> dict[str, Any]:
@@ -204,15 +180,6 @@ class RankResults(Result):
                 yield dataclasses.replace(fact, label=f"{prefix} {fact.label}", row=row)
 
 
-class _Reported(dict[str, Any]):
-    def __init__(self, report: RankReport) -> None:
-        super().__init__(report.values)
-        self.rank = report.rank
-
-    def __missing__(self, key: str) -> Any:
-        raise KeyError(f"rank {self.rank} reported no {key!r}; there are: {', '.join(self) or 'none'}")
-
-
 def words_and_unit(key: str) -> tuple[str, str | None]:
     """``step_s`` is "step", in seconds."""
     for ending, unit in (("_s", "s"), ("_bytes", "bytes")):
@@ -226,9 +193,6 @@ def _is_rounds(value: Any) -> bool:
     return isinstance(value, Mapping) and {"labels", "seconds", "control"} <= value.keys()
 
 
-def _slowest(series: Sequence[Sequence[float]], label: str) -> tuple[float, ...]:
+def _slowest(series: Sequence[Sequence[float]]) -> tuple[float, ...]:
     """Round by round the longest time of the ranks that had something to do."""
-    timed = [seconds for seconds in series if seconds]
-    if len(set(map(len, timed))) != 1:
-        raise ValueError(f"the ranks timed {label!r} in {sorted(map(len, series))} rounds: all must do the same number")
-    return tuple(map(max, zip(*timed, strict=True)))
+    return tuple(map(max, zip(*(seconds for seconds in series if seconds), strict=True)))

@@ -2,32 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
-import cattrs
-from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, override
-from cattrs.v import format_exception
-
+from course_utils.results.environment import Environment
 from course_utils.results.paired import PRACTICAL, Interval
+from course_utils.results.serialization import Serialized
 from course_utils.show.cards import Shown
 from course_utils.show.formats import is_number
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from course_utils.results.environment import Environment
-    from course_utils.show.tables import Sheet
-
-
-T = TypeVar("T")
 V = TypeVar("V")
-
-
-class NothingToDrawError(ValueError):
-    """A result holds no numbers that a figure could show."""
 
 
 @dataclass(frozen=True)
@@ -63,18 +48,11 @@ class Fact:
         return float(self.value) if is_number(self.value) else None
 
 
-def compact(value: Any) -> Any:
-    """Make a value fit for a record: six significant digits are far below any timer's noise and keep files small."""
-    if isinstance(value, float):
-        return float(f"{value:.6g}")
-    if isinstance(value, tuple | list):
-        return [compact(item) for item in value]
-    if isinstance(value, Mapping):
-        return {str(key): compact(item) for key, item in value.items()}
-    if value is None or isinstance(value, bool | int | str):
-        return value
-    # Parameters may be numpy's numbers, or torch's dtypes and devices.
-    return compact(value.tolist()) if hasattr(value, "tolist") else str(value)
+class Named(dict[str, Any]):
+    """Values by name; a name that nothing has is answered with those that there are."""
+
+    def __missing__(self, name: str) -> Any:
+        raise KeyError(f"no {name!r} here; there are: {', '.join(self) or 'none'}")
 
 
 def by_name(named: Mapping[Any, V], name: Any, what: str) -> V:
@@ -82,39 +60,6 @@ def by_name(named: Mapping[Any, V], name: Any, what: str) -> V:
     if name not in named:
         raise KeyError(f"no {what}; there are: {', '.join(map(str, named))}")
     return named[name]
-
-
-def _number(value: Any, kind: type) -> Any:
-    """An int, or a float, from a file: as it is, if it is one."""
-    if isinstance(value, bool) or not isinstance(value, int | kind) or not math.isfinite(value):
-        raise TypeError(f"{value!r} is not {'a whole' if kind is int else 'a finite'} number")
-    return value
-
-
-def _as_it_is(value: Any, kind: type) -> Any:
-    if not isinstance(value, kind):
-        raise TypeError(f"{value!r} is no {kind.__name__}")
-    return value
-
-
-# Turns results into plain values and back. Nothing is converted: a text where a number belongs is an error.
-_converter = cattrs.Converter(forbid_extra_keys=True)
-_converter.register_structure_hook(int, _number)
-_converter.register_structure_hook(float, _number)
-_converter.register_structure_hook(bool, _as_it_is)
-_converter.register_structure_hook(str, _as_it_is)
-
-
-def structured(cls: type[T], values: Mapping[str, Any]) -> T:
-    """Make a dataclass, and all that is in it, from plain values."""
-    try:
-        return _converter.structure(values, cls)
-    except cattrs.BaseValidationError as error:
-        raise ValueError("; ".join(cattrs.transform_error(error, format_exception=_what_is_wrong))) from error
-
-
-def _what_is_wrong(error: BaseException, kind: type | None) -> str:
-    return str(error) if isinstance(error, TypeError | ValueError) else format_exception(error, kind)
 
 
 JUST_NOW = "You, just now"
@@ -134,43 +79,15 @@ def checked_worked_by(worked_by: str) -> str:
     return worked_by
 
 
-class Recorded(Shown):
-    """What shows itself as a card, and has a form for files."""
-
-    kind: ClassVar[str]
-
-    @property
-    def numbers(self) -> Sheet | None:
-        """All numbers: what the card has folded."""
-        return self.card().numbers
-
-    def to_record(self) -> dict[str, Any]:
-        """The result as plain JSON types, raw samples included."""
-        return compact(_converter.unstructure(self))
-
-    @classmethod
-    def from_record(cls, record: Mapping[str, Any]) -> Self:
-        """The result from :meth:`to_record`'s dictionary."""
-        return structured(cls, record)
-
-    @classmethod
-    def to_file(cls, values: dict[str, Any]) -> dict[str, Any]:
-        """The form that a record has of the fields' plain values, where it is not these."""
-        return values
-
-    @classmethod
-    def from_file(cls, record: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The fields' plain values from the form that a record has."""
-        return record
-
-
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Result(Recorded):
+class Result(Serialized, Shown):
     """What all results share. A kind of result is a subclass, in a module of its own beside this one.
 
-    A kind has to say what it shows (:meth:`card`), what can be compared (:meth:`facts`), and how it is drawn
-    (:meth:`plot`). Beside these fields it has its own, the ``environment`` among them.
+    A kind has to say what it shows (:meth:`card`) and what can be compared (:meth:`facts`); some draw a figure as well
+    (``plot``), with `caption` under it. Beside these fields it has its own, the ``environment`` among them.
     """
+
+    kind: ClassVar[str]
 
     name: str | None = None  # of its record: ``lesson/experiment``
     parameters: Mapping[str, Any] = field(default_factory=dict)  # problem sizes and settings
@@ -210,14 +127,6 @@ class Result(Recorded):
         """Yield what the result says. Baselines are left out: every case is seen against its own."""
         raise NotImplementedError
 
-    def plot(self) -> Figure:
-        """Draw the result, with its `caption` under it, as a figure that shows itself in a notebook.
-
-        Raises:
-            NothingToDrawError: if there is nothing to draw.
-        """
-        raise NothingToDrawError(f"a result of the kind {self.kind!r} has no figure; its card shows it")
-
     @property
     def is_measured(self) -> bool:
         """Whether it says something of a machine: neither worked out nor simulated."""
@@ -235,20 +144,18 @@ class Result(Recorded):
 
     @property
     def caption(self) -> str:
-        """Who, with which software and on which day, in one line for under a figure; empty for a part of a result."""
-        if self.environment is None:
-            return ""
+        """Who, with which software and on which day, in one line for under a figure."""
         return self.measured_on.caption if self.is_measured else f"{self.who} · torch {self.environment.torch}"
 
     @property
     def where(self) -> str:
         """The caption, and which problem sizes, for under a table."""
-        return f"{self.caption} · {self.environment.size} sizes" if self.environment else ""
+        return f"{self.caption} · {self.environment.size} sizes"
 
     @property
     def head(self) -> str:
         """Who and when, for a card to begin with; empty for what was neither measured just now nor recorded."""
-        if not self.whose or self.environment is None:
+        if not self.whose:
             return ""
         if not self.is_measured:  # it comes out the same on any machine and day, so neither is named
             return self.who.capitalize()
@@ -271,18 +178,3 @@ class Result(Recorded):
     def titled(self, words: str) -> str:
         """The words as a title: after the record's name, if there is one."""
         return f"{self.name}: {words}" if self.name else words
-
-
-_OF_THIS_RUN = {name: override(omit=True) for name in ("whose", "behind", "whole", "per")}
-
-
-@_converter.register_unstructure_hook_factory(lambda cls: isinstance(cls, type) and issubclass(cls, Recorded))
-def _unstructuring(cls: type[Recorded]) -> Callable[[Recorded], dict[str, Any]]:
-    fields_of = make_dict_unstructure_fn(cls, _converter, **_OF_THIS_RUN)
-    return lambda result: cls.to_file(fields_of(result))
-
-
-@_converter.register_structure_hook_factory(lambda cls: isinstance(cls, type) and issubclass(cls, Recorded))
-def _structuring(cls: type[Recorded]) -> Callable[[Mapping[str, Any], type[Recorded]], Recorded]:
-    build = make_dict_structure_fn(cls, _converter, **_OF_THIS_RUN)
-    return lambda record, _: build(cls.from_file(record), cls)

@@ -11,7 +11,7 @@ import errno
 import json
 import os
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,11 +23,11 @@ from course_utils.results.code_hash import code_hash
 from course_utils.results.comparison import Comparison
 from course_utils.results.curves import Curves
 from course_utils.results.environment import Environment
-from course_utils.results.measurement import Measurement
 from course_utils.results.memory_trace import MemoryTrace
 from course_utils.results.rank_results import RankResults
 from course_utils.results.reading import Reading
-from course_utils.results.result import Result, checked_worked_by, compact, structured
+from course_utils.results.result import Result, checked_worked_by
+from course_utils.results.serialization import compact, structured
 from course_utils.results.sweep import Sweep
 from course_utils.results.table import Table
 from course_utils.results.unrecorded import Several, Unrecorded
@@ -35,7 +35,7 @@ from course_utils.show.suggestions import did_you_mean, typed
 
 # Raised by whoever changes what a record holds; `load_lesson` then has to read older files, or the files are rewritten.
 SCHEMA_VERSION = 3
-_TYPES = (Ceilings, Comparison, Curves, Measurement, MemoryTrace, RankResults, Reading, Sweep, Table)
+_TYPES = (Ceilings, Comparison, Curves, MemoryTrace, RankResults, Reading, Sweep, Table)
 RESULT_TYPES: Mapping[str, type[Result]] = {kind.kind: kind for kind in _TYPES}
 # A list of numbers or words in indented JSON. No text holds a line end: in JSON it is written as two characters.
 _FLAT_LIST = re.compile(r'\[\n\s*((?:"(?:[^"\\]|\\.)*"|[^"\[\]{}])*?)\n\s*\]')
@@ -70,11 +70,6 @@ class LessonRecord:
 
     def result(self, name: str) -> Any:
         """The result of one experiment."""
-        if name not in self.experiments:
-            raise RecordError(
-                f"the record of lesson {self.lesson!r} on {self.environment.machine} has no experiment {name!r}; "
-                f"it has: {', '.join(self.experiments) or 'none'}. Run {typed(f'record {self.lesson}')} to measure it."
-            )
         experiment = self.experiments[name]
         try:
             # What does not say what did the work was done by what the machine's lessons measure on.
@@ -143,33 +138,18 @@ def save_lesson(record: LessonRecord, root: Path) -> Path:
 
 
 def load_lesson(path: Path) -> LessonRecord:
-    """Read a lesson's record."""
-    shown = f"{path.parent.name}/{path.name}"
-    advice = f"Restore it from git, or delete it and run {typed(f'record {path.stem}')}."
+    """Read a lesson's record; a RecordError if it is missing, damaged or of another version of the course."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise RecordError(f"there is no record {shown}. Run {typed(f'record {path.stem}')} to make one.") from error
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise RecordError(f"the record {shown} cannot be read: {error}. {advice}") from error
-    version = data.get("schema_version") if isinstance(data, dict) else None
-    if not isinstance(version, int):
-        raise RecordError(f"{shown} is not a record of this course: it has no schema_version. {advice}")
-    if version != SCHEMA_VERSION:
-        update = "Update the course (git pull), or run" if version > SCHEMA_VERSION else "Run"
+        if (version := data.pop("schema_version")) != SCHEMA_VERSION:
+            raise ValueError(f"it has schema version {version}, and this course reads {SCHEMA_VERSION}")
+        data["experiments"] = {name: {"name": name, **entry} for name, entry in data["experiments"].items()}
+        return structured(LessonRecord, data)
+    except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise RecordError(
-            f"the record {shown} has schema version {version}, and this course reads {SCHEMA_VERSION}. "
-            f"{update} {typed(f'record {path.stem}')}."
-        )
-    try:
-        del data["schema_version"]
-        named = {name: {"name": name, **entry} for name, entry in data["experiments"].items()}
-        record = structured(LessonRecord, {**data, "experiments": named})
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise RecordError(f"the record {shown} is damaged: {error!r}. {advice}") from error
-    if record.lesson != path.stem:
-        raise RecordError(f"{shown} holds the record of lesson {record.lesson!r}. {advice}")
-    return record
+            f"the record {path.parent.name}/{path.name} cannot be read: {type(error).__name__}: {error}. Update the "
+            f"course (git pull), restore the file from git, or delete it and run {typed(f'record {path.stem}')}."
+        ) from error
 
 
 def machines(root: Path) -> list[str]:
@@ -177,17 +157,17 @@ def machines(root: Path) -> list[str]:
     return sorted({path.parent.name for path in root.glob("*/*.json") if not path.name.startswith(".")})
 
 
-def machine_named(name: str, known: Collection[str], holding: Collection[str] = ()) -> str:
-    """The machine that a name means: a folder's name, or as much of its beginning as no other folder has.
+def machine_named(name: str, known: Collection[str], preferred: Sequence[str] = ()) -> str:
+    """The machine that a name means: a folder's name, or its beginning.
 
-    Of several that begin so, it is the one that holds what is asked for, if only one does.
+    Of several that begin so, it is the first of the ``preferred``: another machine of that kind breaks no text.
 
     Raises:
         RecordError: if there is none, or more than one.
     """
     meant = [name] if name in known else [machine for machine in known if machine.startswith(f"{name}-")]
     if len(meant) > 1:
-        meant = [machine for machine in meant if machine in holding] or meant
+        meant = [machine for machine in preferred if machine in meant][:1] or meant
     if len(meant) == 1:
         return meant[0]
     if meant:
@@ -210,8 +190,8 @@ def recorded(*names: str, machine: str | None = None, says: Callable[[Any], str]
     Args:
         *names: ``lesson/experiment``, for example ``pinned_memory/copy``. Of several, all are shown
             below each other.
-        machine: a machine's folder name, or as much of its beginning as is its own: ``nvidia-h200``. By default the
-            newest record of a GPU, or of a CPU as long as no GPU run is recorded: the result says which machine it is.
+        machine: a machine's folder name, or its beginning: ``nvidia-h200``. Of several it is the newest record. By
+            default that of a GPU, or of a CPU as long as no GPU run is recorded: the result says which machine it is.
         says: makes the sentence of its card from the result's numbers, instead of the recorded wording; see
             :meth:`Result.saying`. Of several names, each result is asked for its own.
 
@@ -233,13 +213,12 @@ def recorded(*names: str, machine: str | None = None, says: Callable[[Any], str]
 
 
 def _recorded(name: str, machine: str | None) -> Any:
-    lesson, slash, _ = name.partition("/")
     root = reference_root()
-    if not slash or not lesson:
-        raise RecordError(f"a record's name is 'lesson/experiment', for example 'pinned_memory/copy'; got {name!r}")
-    records = records_of(lesson, root)
+    records = records_of(name.partition("/")[0], root)
     if machine:
-        machine = machine_named(machine, machines(root), {record.environment.machine for record in records})
+        known = machines(root)
+        holding = [record.environment.machine for record in records if name in record.experiments]
+        machine = machine_named(machine, known, [*holding, *known])
         records = [record for record in records if record.environment.machine == machine]
     record = next((record for record in records if name in record.experiments), None)
     if record is None:

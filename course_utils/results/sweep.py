@@ -15,7 +15,7 @@ from course_utils.results.environment import Environment
 from course_utils.results.measurement import OWN_WORK, Measurement, seconds_text, waiting_line
 from course_utils.results.paired import Verdict
 from course_utils.results.result import Fact, Result, by_name
-from course_utils.results.verdicts import SURE, interval_words, too_busy_parts
+from course_utils.results.verdicts import IN_A_SENTENCE, SURE, too_busy_parts
 from course_utils.show.cards import Card, Toned, ends_of, plain, speed_axis
 from course_utils.show.formats import (
     format_noise,
@@ -29,11 +29,6 @@ from course_utils.show.formats import (
 )
 from course_utils.show.tables import Column, Sheet, split
 
-_WORDS = {
-    Verdict.FASTER: "faster",
-    Verdict.SLOWER: "slower",
-    Verdict.SAME: "the same",
-}
 # What a parameter's name may end with, or be: a unit of its values. Amounts of memory are shown in the unit that fits.
 _BYTES = {"B": 1, "bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 _WITH_UNIT = re.compile(rf"(?:(.+?),? )?({'|'.join(_BYTES)}|ns|µs|ms|s)")
@@ -162,7 +157,7 @@ class Sweep(Result):
             column("verdict", lambda case: case.verdict.lower(), numeric=False),
             column("time per call", lambda case: format_seconds(case.median_s)),
             column("relative", lambda case: "" if case.is_baseline else format_times(case.ratio, tight=True)),
-            column("99% interval", lambda case: "" if case.is_baseline else interval_words(case)),
+            column("99% interval", lambda case: "" if case.is_baseline else case.interval_words),
             column("noise (A/A)", noise),
         ]
         more = [
@@ -208,7 +203,7 @@ class Sweep(Result):
                 continue
             # What varies is named once.
             where = self._where(at, brief=bool(parts))
-            parts += [", " if parts else " is ", Toned(_WORDS[verdict], cases[at[0]].tone)]
+            parts += [", " if parts else " is ", Toned(IN_A_SENTENCE[verdict], cases[at[0]].tone)]
             if verdict is Verdict.SAME:
                 parts.append(f" (within {format_percent(cases[0].comparison.practical)})")
             parts.append(f" {where}")

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from course_utils.results.environment import Environment
-from course_utils.results.result import Fact, NothingToDrawError, Result, by_name
+from course_utils.results.result import Fact, Named, Result, by_name
 from course_utils.show.cards import Card
 from course_utils.show.formats import VALUE_FORMATS, axis_unit, is_number, listed, value_text
 from course_utils.show.tables import Column, Grid, Sheet, split
@@ -29,13 +29,6 @@ _QUANTITIES = {"bytes": "memory", "s": "time", "B/s": "bandwidth", "FLOP/s": "co
 _HATCHES = ("", "//", "..", "xx", "\\\\", "++")
 
 
-class _Cells(dict[str, Any]):
-    """A row's values by column; a column that is not there is answered with those that are."""
-
-    def __missing__(self, column: str) -> Any:
-        raise KeyError(f"no column {column!r} in this table; there are: {', '.join(self)}")
-
-
 @dataclass(frozen=True, repr=False)
 class Table(Result):
     """What a notebook found out and did not time: one row for each thing that was looked at."""
@@ -49,12 +42,6 @@ class Table(Result):
     # of a column's numbers, by the column's name: a key of `TABLE_UNITS`
     units: Mapping[str, str] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        if not self.columns or any(len(row) != len(self.columns) for row in self.rows):
-            raise ValueError("a table has a value for each column in each row")
-        if len(set(self.labels)) < len(self.rows):
-            raise ValueError("each row of a table has a name of its own")
-
     @property
     def labels(self) -> tuple[Any, ...]:
         """What the rows are called."""
@@ -62,10 +49,10 @@ class Table(Result):
 
     def __getitem__(self, label: Any) -> dict[str, Any]:
         row = by_name(dict(zip(self.labels, self.rows, strict=True)), label, f"row {label!r} in this table")
-        return _Cells(zip(self.columns, row, strict=True))
+        return Named(zip(self.columns, row, strict=True))
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        return (_Cells(zip(self.columns, row, strict=True)) for row in self.rows)
+        return (Named(zip(self.columns, row, strict=True)) for row in self.rows)
 
     def text(self, label: Any, column: str) -> str:
         """A cell as the card shows it, with its unit: for the sentence of ``says=``.
@@ -143,7 +130,7 @@ class Table(Result):
                 yield Fact(f"{row[0]}: {column}", value, words, f"{column}: {words}", row=name, unit=unit)
 
     def plot(self, columns: str | Sequence[str] | None = None, *, stacked: bool = False) -> Figure:
-        """Draw a column as horizontal bars, one for each row; see :meth:`Result.plot`.
+        """Draw a column as horizontal bars, one for each row.
 
         Args:
             columns: which; by default the first with numbers.
@@ -201,7 +188,7 @@ class Table(Result):
             if numbers and all(map(is_number, numbers)):
                 numeric.append(column)
         if not numeric:
-            raise NothingToDrawError("this table has no column of numbers to draw")
+            raise ValueError("this table has no column of numbers to draw")
         chosen = numeric[:1] if columns is None else [columns] if isinstance(columns, str) else columns
         for column in chosen:
             if column not in numeric:

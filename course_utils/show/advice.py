@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from course_utils import lesson_order
 
-KNOWN = ("at most", "about", "tried", "simulated")
-
 
 @dataclass(frozen=True)
 class Advice:
@@ -37,10 +35,6 @@ class Advice:
     of: str = "a step"
     low: float | None = None
     high: float | None = None
-
-    def __post_init__(self) -> None:
-        if self.known not in KNOWN:
-            raise ValueError(f"known is {self.known!r}; it is one of {', '.join(KNOWN)}")
 
     @property
     def saving(self) -> str:

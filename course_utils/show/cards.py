@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from course_utils.show import tables
 from course_utils.show.advice import Advice
-from course_utils.show.formats import format_seconds, unbroken
+from course_utils.show.formats import unbroken
 from course_utils.show.page import dressed
 from course_utils.show.tables import Grid, Sheet
 
@@ -218,6 +218,11 @@ class Shown:
         """What it shows."""
         raise NotImplementedError
 
+    @property
+    def numbers(self) -> Sheet | None:
+        """All numbers: what the card has folded."""
+        return self.card().numbers
+
     def __repr__(self) -> str:
         return repr(self.card())
 
@@ -252,13 +257,6 @@ def amount_axis(amounts: Iterable[float], text: Callable[[float], str]) -> Axis:
     """An axis of amounts, from nothing to the largest, which stands at its end."""
     most = max(amounts, default=0.0) or 1.0
     return Axis(0.0, most, ((0.0, "0"), (most, text(most))))
-
-
-def time_axis(seconds: Iterable[float]) -> Axis:
-    """An axis of times of one thing, from the shortest to the longest."""
-    low, high = min(seconds), max(seconds)
-    ends = (low * 0.995, high * 1.005) if low == high else (low, high)
-    return Axis(*ends, tuple((second, format_seconds(second)) for second in sorted({low, high})), log=high > 4 * low)
 
 
 def _wrapped(text: str) -> list[str]:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 import io
 import math
 import statistics
 import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -18,16 +16,14 @@ import torch
 from course_utils.measure.busy import Watch
 from course_utils.measure.devices import CudaDevice, Device, MpsDevice
 from course_utils.measure.machine import course_size, environment
-from course_utils.measure.rounds import MAX_BUDGET_S
 from course_utils.results import paired
 from course_utils.results.paired import Interval, Verdict
 from course_utils.show.advice import Advice
 from course_utils.show.formats import format_count, format_percent, format_ratio, format_seconds, listed
-from course_utils.show.progress import progress
-from own_program.diagnosis.batches import Batches, index_instead
+from own_program.diagnosis.batches import Batches, lie_in_memory
 from own_program.diagnosis.bench import LONG_STEP_S, OF_LONG, PARITY_STEPS, Bench, StepOutcome, StepRounds, timings
-from own_program.diagnosis.contents import Contents, look
 from own_program.diagnosis.diagnosis_card import CHANGES_RESULTS, IMPOSSIBLE, NO_TIME, NOT_COMPILED, Diagnosis, Tried
+from own_program.diagnosis.earlier_calls import Graph, graphs_of
 from own_program.diagnosis.phases import (
     AFTER,
     BACKWARD,
@@ -84,10 +80,9 @@ def diagnose(
 ) -> Diagnosis:
     """Say what to change first in a training step: measured, tried, ranked.
 
-    The step is called some hundred times. First as it is, to see where its time goes and what it
-    holds. Then each change that is safe to try is put in force: it must give the losses that the step gives, from the
-    same weights and random numbers, before it is timed in rounds against the step as it is. Of several, what looks
-    faster is timed once more.
+    The step is called some hundred times. First as it is, to see where its time goes. Then each change that is safe to
+    try is put in force: it must give the losses that the step gives, from the same weights and random numbers, before
+    it is timed in rounds against the step as it is. Of several, what looks faster is timed once more.
     In the end weights, buffers, gradients, optimizers, schedulers, random numbers, global switches, and plain Python
     variables that the step names are as they were, also after an error or Ctrl-C; iterators over data have moved on.
 
@@ -124,11 +119,12 @@ def diagnose(
         >>> diagnosis.step_s > 0, "forward pass and loss" in diagnosis.phases
         (True, True)
     """
-    _check_arguments(step, data, budget_s, tolerance)
-    for name, given, kind in (("model", model, torch.nn.Module), ("optimizer", optimizer, torch.optim.Optimizer)):
-        several = given if isinstance(given, list | tuple) and given else [given]
-        if given is not None and not all(isinstance(value, kind) for value in several):
-            raise StepError(f"{name}= takes a torch {kind.__name__}, or a list of them; got {type(given).__name__}.")
+    if not callable(step) or isinstance(step, torch.nn.Module):
+        raise StepError(
+            f"step is a {type(step).__name__}: pass the function that runs one training step, without calling it."
+        )
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        raise StepError("diagnose() does not support several ranks: call it in a program of one process.")
     found = find(step, model, optimizer)
     if not found.parameters:
         raise StepError(
@@ -164,12 +160,11 @@ class _Diagnosing:
         self.device = {"cuda": CudaDevice, "mps": MpsDevice}.get(kind, Device)()
         self.work = Work(self._step)
         self._started, self._compiling_s = time.perf_counter(), 0.0
-        self._tried: dict[str, Tried] = {}  # by name
-        self._step_s: dict[str, float] = {}  # of each change, from its first steps; of the step as it is: ""
+        self._tried: dict[StepChange, Tried] = {}
 
     def run(self) -> None:
         diagnosis = self.diagnosis
-        with Watch() as watch, progress("calls as they are", diagnosis.budget_s * _CALLS_SHARE):
+        with Watch() as watch:
             seen = self._as_it_is()
         diagnosis.busy = watch.sentence
         # What torch warns of, a learner has seen in the calls as they are, or it is a change's own.
@@ -179,14 +174,10 @@ class _Diagnosing:
             bench = Bench(self.work, self.found, self.device, state, count)
             try:
                 calls = _LEAST_CALLS - 1 if is_long else _COUNTED_CALLS
-                contents = Contents() if is_compiled(self.found) else look(bench, calls)
-                diagnosis.looked += contents.looked
+                graphs = [] if is_compiled(self.found) else graphs_of(bench, calls)
                 self._parts()
-                self._grown(contents)
-                self._try(bench, seen[-1], contents)
-                for change in contents.named:
-                    if self._of(change).verdict == NO_TIME:
-                        self._advise(change.change, change.because, change.lesson)
+                self._reaches_back(graphs)
+                self._try(bench, seen[-1])
             finally:
                 bench.close()
 
@@ -288,17 +279,12 @@ class _Diagnosing:
     def _loading(self) -> None:
         share, step_s = self.diagnosis.phases[LOADING], self.diagnosis.step_s
         workers = getattr(self.data, "num_workers", None)
-        if share > _LOADING_STANDS_OUT and (indexed := index_instead(self.data)) is not None:
-            because, judgement = indexed
-            advice = Advice("index the tensors in memory, without a DataLoader", because, "data_loading", share)
-            if not workers:
-                ratios = judgement.interval.high, judgement.ratio, judgement.interval.low
-                low, saves, high = (share * (1 - ratio) for ratio in ratios)
-                advice = replace(advice, saves=saves, known="tried", low=low, high=high)
-            self.diagnosis.plan.append(advice)
-        elif share > max(_LOADING_STANDS_OUT, _HANDED_OVER_S / step_s):
+        in_memory = lie_in_memory(self.data)
+        if share > (_LOADING_STANDS_OUT if in_memory else max(_LOADING_STANDS_OUT, _HANDED_OVER_S / step_s)):
             change = "load batches in workers of the DataLoader"
-            if workers or (workers is None and self.data is not None):
+            if in_memory:
+                change = "index the tensors in memory, without a DataLoader"
+            elif workers or (workers is None and self.data is not None):
                 change = "let batches arrive sooner"
             has = "" if workers is None else f", with num_workers={workers}"
             because = f"It waits {format_seconds(share * step_s)} for each batch{has}."
@@ -318,29 +304,28 @@ class _Diagnosing:
             because = f"Python waits for the GPU {format_seconds(waited)} in a step, in {listed(places)}."
             self._advise("take values from the GPU less often", because, "host_device_syncs", most)
 
-    def _grown(self, contents: Contents) -> None:
+    def _reaches_back(self, graphs: Sequence[Graph]) -> None:
         """A backward pass through operations of earlier calls."""
-        diagnosis, phases, nodes = self.diagnosis, self.diagnosis.phases, [each.nodes for each in contents.counted]
-        if nodes and (earlier := contents.counted[-1].earlier) > _OLD_GRAPH * nodes[-1]:
-            facts = []
-            if phases[BACKWARD] > _LONG_BACKWARD * phases[FORWARD]:
-                facts.append(f"takes {format_ratio(phases[BACKWARD] / phases[FORWARD])} times the forward pass")
-            if nodes[0] < nodes[-1]:
-                facts.append("grows with each call")
-            diagnosis.grows = nodes[0] < nodes[-1]
-            because = (
-                f"The backward pass {listed([*facts, 'reaches into earlier calls'])}: {earlier:,} of the "
-                f"{nodes[-1]:,} operations in its graph were recorded there."
-            )
-            change = "detach what you keep from call to call, such as a hidden state"
-            self._advise(change, because, "no_grad", phases[BACKWARD])
+        if not graphs or graphs[-1].earlier <= _OLD_GRAPH * graphs[-1].nodes:
+            return
+        phases, first, last = self.diagnosis.phases, graphs[0], graphs[-1]
+        facts = []
+        if phases[BACKWARD] > _LONG_BACKWARD * phases[FORWARD]:
+            facts.append(f"takes {format_ratio(phases[BACKWARD] / phases[FORWARD])} times the forward pass")
+        if first.nodes < last.nodes:
+            facts.append("grows with each call")
+        because = (
+            f"The backward pass {listed([*facts, 'reaches into earlier calls'])}: {last.earlier:,} of the "
+            f"{last.nodes:,} operations in its graph were recorded there."
+        )
+        change = "detach what you keep from call to call, such as a hidden state"
+        self._advise(change, because, "no_grad", phases[BACKWARD])
 
     # --- changes
 
-    def _try(self, bench: Bench, seen: Seen, contents: Contents) -> None:
+    def _try(self, bench: Bench, seen: Seen) -> None:
         plain = self._repeated(bench)
-        self._step_s[""] = plain.step_s
-        several = list(changes_for(self.found, seen, contents.named, self.work))
+        several = list(changes_for(self.found, seen, self.work))
         if self.diagnosis.budget_s < _LEAST_FOR_COMPILING_S and any(change.name == COMPILE for change in several):
             why = f"{NOT_COMPILED}: that takes a budget_s of {_LEAST_FOR_COMPILING_S:g} or more."
             self.diagnosis.notes.append(why)
@@ -349,8 +334,9 @@ class _Diagnosing:
             self.diagnosis.notes.append(f"{NOT_COMPILED}: it finds no compiler on this machine.")
         # A compiler comes last, since nobody shall wait for one whose work could not be timed.
         for change in sorted(several, key=lambda change: change.name == COMPILE):
-            self._put(self._parity(bench, plain, change))
-        self._time(bench, [change for change in several if not self._of(change).verdict])
+            self._tried[change] = self._parity(bench, plain, change)
+            self.diagnosis.tried.append(self._tried[change])
+        self._time(bench, [change for change in several if not self._tried[change].verdict], plain.step_s)
 
     def _unspent_s(self, of: float = 1.0) -> float:
         """Seconds of the budget that are left, or of so many budgets; negative where they are exceeded."""
@@ -384,8 +370,7 @@ class _Diagnosing:
             return Tried(name, NO_TIME)
         self.work.compile_until = started + self._unspent_s() * _SCREEN_SHARE
         try:
-            with progress(f"first steps: {name}", 1.0):
-                steps = bench.steps([change])
+            steps = bench.steps([change])
         except Exception:
             if not self.work.gave_up:
                 return Tried(name, IMPOSSIBLE)
@@ -398,22 +383,22 @@ class _Diagnosing:
             self._compiling_s = max(0.0, steps.first_s - plain.first_s)
             notes.append(f"Compiling took {format_seconds(self._compiling_s)} of the time.")
         difference = plain.difference(steps)
-        self._step_s[name] = steps.step_s
         slower = str(Verdict.SLOWER) if steps.step_s > _FAR_SLOWER * plain.step_s else ""
-        return Tried(name, CHANGES_RESULTS if difference > self._tolerance else slower, difference)
+        verdict = CHANGES_RESULTS if difference > self._tolerance else slower
+        return Tried(name, verdict, difference, step_s=steps.step_s)
 
-    def _time(self, bench: Bench, alike: list[StepChange]) -> None:
+    def _time(self, bench: Bench, alike: list[StepChange], plain_s: float) -> None:
         """Time what is left in rounds, the likeliest first; of several, those once more that look faster."""
         fitting: list[StepChange] = []
-        for change in sorted(alike, key=lambda change: self._step_s[change.name]):
-            round_s = 2 * self._step_s[""] + sum(self._step_s[each.name] for each in (*fitting, change))
+        tried = self._tried
+        for change in sorted(alike, key=lambda change: tried[change].step_s):
+            round_s = 2 * plain_s + sum(tried[each].step_s for each in (*fitting, change))
             left_s = self._left_s() * _SCREEN_SHARE if fitting else self._left_s(_MOST_OVERRUN)
-            if paired.MIN_ROUNDS * timings(self._step_s[""]) * round_s > left_s:
-                self._put(replace(self._of(change), verdict=NO_TIME))
+            if paired.MIN_ROUNDS * timings(plain_s) * round_s > left_s:
+                tried[change].verdict = NO_TIME
             else:
                 fitting.append(change)
         self._rounds(bench, fitting, "trying changes", _SCREEN_SHARE if len(fitting) > 1 else 1.0)
-        tried = {change: self._of(change) for change in fitting}
         finalists = [each for each in fitting if tried[each].verdict == Verdict.FASTER or tried[each].may_save()]
         finalists.sort(key=lambda change: tried[change].ratio)
         best = {change.instead_of or change.name: change for change in reversed(finalists)}
@@ -435,22 +420,14 @@ class _Diagnosing:
         diagnosis.noise = rounds.noise or diagnosis.noise
         diagnosis.busy = rounds.busy or diagnosis.busy
         for change in several:
-            tried = self._of(change)
+            tried = self._tried[change]
             if judgement := judged.get(change.name):
-                interval, verdict = judgement.interval, str(judgement.verdict)
-                self._put(replace(tried, ratio=judgement.ratio, interval=interval, verdict=verdict))
-            elif not tried.verdict:
-                self._put(replace(tried, verdict=NO_TIME))
-
-    def _of(self, change: StepChange) -> Tried:
-        return self._tried[change.name]
-
-    def _put(self, tried: Tried) -> None:
-        self._tried[tried.name] = tried
-        self.diagnosis.tried = list(self._tried.values())
+                tried.ratio, tried.interval, tried.verdict = judgement.ratio, judgement.interval, str(judgement.verdict)
+            else:
+                tried.verdict = tried.verdict or NO_TIME
 
     def _saves(self, change: StepChange) -> None:
-        diagnosis, tried = self.diagnosis, self._of(change)
+        diagnosis, tried = self.diagnosis, self._tried[change]
         if tried.verdict != Verdict.FASTER:
             return
         of_a_step = 1 - diagnosis.phases[LOADING]  # waiting for data is no part of what was timed
@@ -467,27 +444,3 @@ class _Diagnosing:
         if change.instead_of == "threads" and diagnosis.busy:
             because += " On a machine without other programs it may save nothing."
         diagnosis.plan.append(Advice(change.change, because, change.lesson, saves, "tried", low=low, high=high))
-
-
-def _check_arguments(step: Any, data: Any, budget_s: float, tolerance: float) -> None:
-    if not callable(step) or isinstance(step, torch.nn.Module):
-        raise StepError(
-            f"step is a {type(step).__name__}: pass the function that runs one training step, without calling it."
-        )
-    if not isinstance(budget_s, int | float) or not 0 < budget_s <= MAX_BUDGET_S:
-        raise StepError(f"budget_s is a time in seconds, more than 0 and at most {MAX_BUDGET_S:.0f}; got {budget_s!r}")
-    if not isinstance(tolerance, int | float) or not 0 <= tolerance < 1:
-        raise StepError(f"tolerance is a relative difference from 0 to 1; got {tolerance!r}")
-    if data is not None and not isinstance(data, Iterable):
-        raise StepError(f"data is of the type {type(data).__name__}: pass a DataLoader, or a list of batches.")
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        raise StepError("diagnose() does not support several ranks: call it in a program of one process.")
-    try:
-        signature = inspect.signature(step)
-    except (ValueError, TypeError):  # a callable may have none that can be read
-        return
-    try:
-        signature.bind(*([None] if data is not None else []))
-    except TypeError as error:
-        wanted = "one batch, since data= is given" if data is not None else "nothing: pass data=, or a lambda"
-        raise StepError(f"The step must take {wanted} ({error}).") from None

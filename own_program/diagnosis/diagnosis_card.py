@@ -33,15 +33,16 @@ _NOTED = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass
 class Tried:
-    """A change that was tried."""
+    """A change that was tried, as far as it went."""
 
     name: str
     verdict: str = ""  # FASTER, SLOWER, SAME, UNCLEAR, or one of those above
     difference: float | None = None  # of its losses from the step's own, relative to them
     ratio: float | None = None  # its time over that of the step as it is, in rounds
     interval: Interval | None = None  # 99%, of that ratio
+    step_s: float | None = None  # seconds of one of the first few steps with it
 
     def may_save(self) -> bool:
         """Whether it is too close to tell, and may well save something."""
@@ -60,9 +61,7 @@ class Diagnosis(Shown):
     phases: dict[str, float] = field(default_factory=dict)  # phase to its share of a step
     tried: list[Tried] = field(default_factory=list)
     plan: list[Advice] = field(default_factory=list)
-    looked: list[str] = field(default_factory=list)  # what was looked for, beside the changes that were tried
     notes: list[str] = field(default_factory=list)
-    grows: bool = False  # calls do more and more
     busy: str = ""
     noise: float | None = None
     interrupted: bool = False
@@ -91,8 +90,7 @@ class Diagnosis(Shown):
         ends = ""
         if self.interval is not None and self.interval.bounded:
             ends = f" ({format_seconds(self.interval.low)} to {format_seconds(self.interval.high)})"
-        grows = " Its calls do more and more." * self.grows
-        said: list[str | Toned] = ["A step takes ", Toned(format_seconds(self.step_s)), f"{ends}.{grows} "]
+        said: list[str | Toned] = ["A step takes ", Toned(format_seconds(self.step_s)), f"{ends}. "]
         tried = [advice for advice in self.plan if advice.known == "tried"]
         if tried:
             best = max(tried, key=lambda advice: advice.saves)
@@ -121,12 +119,11 @@ class Diagnosis(Shown):
         if unclear := [tried.name for tried in self.tried if tried.may_save()]:
             quiet = "Close other programs, or p" if self.busy else "P"
             return f"Too close to tell, of what was tried: {listed(unclear)}.{largest} {quiet}ass a larger budget_s."
-        looked = f" Looked for: {listed(self.looked)}." if self.looked else ""
         names = [tried.name for tried in self.tried]
         changes = f" Tried, and not clearly shorter: {listed(names)}." if names else " No change was tried."
         compiled = f" {NOT_COMPILED}." * any(note.startswith(NOT_COMPILED) for note in self.notes)
         trace = f" A trace tells what is inside: lesson {lesson_order.number('profiler'):02d}."
-        return f"Nothing stands out.{looked}{changes}{compiled}{largest}{trace}"
+        return f"Nothing stands out.{changes}{compiled}{largest}{trace}"
 
     def _rows(self) -> Iterator[Row]:
         for phase in PHASES:

@@ -53,12 +53,8 @@ class Found:
     def parameters(self) -> list[torch.nn.Parameter]:
         """All parameters, of models and optimizers, each once."""
         of_models = [p for model in self.models.values() for p in model.parameters()]
-        return list({id(p): p for p in (*of_models, *self.updated.values())}.values())
-
-    @property
-    def updated(self) -> dict[int, torch.nn.Parameter]:
-        """The parameters that an optimizer updates, by their ids."""
-        return {id(p): p for opt in self.optimizers.values() for group in opt.param_groups for p in group["params"]}
+        updated = [p for opt in self.optimizers.values() for group in opt.param_groups for p in group["params"]]
+        return list({id(p): p for p in (*of_models, *updated)}.values())
 
     @property
     def modules(self) -> list[Module]:

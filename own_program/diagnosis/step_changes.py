@@ -57,8 +57,8 @@ class StepChange:
     instead_of: str = ""  # the same text for those of which one excludes the others
 
 
-def changes_for(found: Found, seen: Seen, named: list[StepChange], work: Work) -> Iterator[StepChange]:
-    """Yield what may help this step, the likeliest first; ``named`` is what was seen in its contents."""
+def changes_for(found: Found, seen: Seen, work: Work) -> Iterator[StepChange]:
+    """Yield what may help this step, the likeliest first."""
     devices = {p.device.type for p in found.parameters}
     if seen.anomaly:
         because = "Autograd's anomaly mode is on: it keeps a stack of each operation and looks for NaN in gradients."
@@ -68,15 +68,10 @@ def changes_for(found: Found, seen: Seen, named: list[StepChange], work: Work) -
         change = f"take the hooks off the modules: {names}"
         because = f"{len(hooks)} hook{'s' * (len(hooks) > 1)} of your own run{'s' * (len(hooks) == 1)} in each step."
         yield StepChange("hooks off", change, because, "your_own_program", lambda work: _no_hooks(found))
-    yield from named
     if not is_compiled(found) and can_compile(devices):
         yield _compile(found)
     for optimizer in found.optimizers.values():
         yield from _fused(optimizer)
-    if _images(found) and not _is_channels_last(found):
-        change = "put the model and its images into channels_last"
-        because = "Its convolutions work on tensors whose channels come first."
-        yield StepChange("channels_last", change, because, "mixed_precision", lambda work: _channels_last(found))
     if devices == {"cpu"}:
         yield from _threads()
     if devices == {"cuda"}:
@@ -186,25 +181,6 @@ def _quiet_compiler() -> Iterator[None]:
         yield
 
 
-def _images(found: Found) -> list[torch.nn.Parameter]:
-    return [m.weight for m in found.modules if isinstance(m, torch.nn.Conv2d)]
-
-
-def _is_channels_last(found: Found) -> bool:
-    weights = _images(found)
-    return any(not w.is_contiguous() and w.is_contiguous(memory_format=torch.channels_last) for w in weights)
-
-
-def _channels_last(found: Found) -> None:
-    for weight in _images(found):
-        weight.data = weight.data.to(memory_format=torch.channels_last)
-        for optimizer in found.optimizers.values():
-            state = optimizer.state.get(weight, {})
-            for key, value in state.items():
-                if isinstance(value, torch.Tensor) and value.shape == weight.shape:
-                    state[key] = value.to(memory_format=torch.channels_last)
-
-
 def cores() -> int:
     """Cores that this program may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -226,7 +202,8 @@ def _on_cuda(found: Found, work: Work) -> Iterator[StepChange]:
         change = 'call torch.set_float32_matmul_precision("high")'
         because = "Matrix products in float32 do not use TF32."
         yield StepChange("TF32", change, because, "mixed_precision", lambda work: setattr(matmul, "allow_tf32", True))
-    if _images(found) and not cudnn.benchmark and not cudnn.deterministic:
+    images = any(isinstance(module, torch.nn.Conv2d) for module in found.modules)
+    if images and not cudnn.benchmark and not cudnn.deterministic:
         change = "set torch.backends.cudnn.benchmark = True, where sizes stay the same"
         because, on = "cuDNN chooses its convolutions by rule.", lambda work: setattr(cudnn, "benchmark", True)
         yield StepChange("cudnn.benchmark", change, because, "reproducible_runs", on)

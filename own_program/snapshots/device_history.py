@@ -66,8 +66,6 @@ class DeviceHistory:
         if self.entries and self._says_little():
             self.few, self.entries = len(self.entries), ()
         self.settings = file.settings
-        if self.settings is None and any(entry["action"] == "segment_map" for entry in self.entries):
-            self.settings = {"expandable_segments": True}  # older versions do not say so
         private = [segment for segment in self.segments if pool_of(segment, "segment_pool_id")]
         self.private_bytes = sum(segment["total_size"] for segment in private)
         self.whole: DeviceSnapshot | None = None

@@ -7,16 +7,15 @@ between, is taken for one; without training one that is called from outside of a
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain, islice, pairwise
-from statistics import fmean, median
+from statistics import median
 
 from own_program.snapshots.device_history import DeviceHistory
 from own_program.snapshots.stacks import BACKWARD, CACHE, FORWARD, NO_STACK, OPTIMIZER, WEIGHTS, Stack
 
 _LEAST_ROUNDS = 4  # the first may set up what stays, and what the last one keeps may still be freed
-_QUARTERS = 4
 _LEAST_GROWN = 0.05  # of the peak in use
 _LEAST_ALIKE = 0.5  # of what two neighbouring rounds ask for
 _MOST_MARKERS = 50
@@ -31,9 +30,9 @@ class Growth:
     """What each round of a loop leaves behind, never freed in the recording."""
 
     stack: Stack  # of what is left behind, of the line that leaves the most
-    bytes_a_round: float  # in the median; the mean where most rounds leave nothing
+    bytes_a_round: float  # in the median
     rounds: int  # without the first
-    ends: Mapping[int, Sequence[int]]  # of each request that begins a round, the names of what the one before has left
+    bytes: int  # of all rounds together
 
 
 class _AskedFor:
@@ -84,40 +83,27 @@ def growth_of(device: DeviceHistory) -> Growth | None:
     """What each round leaves behind; None if next to nothing, or where no rounds can be told."""
     if device.simulated is None or not device.has_stacks:
         return None
-    least = _LEAST_GROWN * device.allocated_bytes[device.peak]
-    return next((growth for growth in _growths(device) if growth.bytes_a_round * growth.rounds >= least), None)
-
-
-def _growths(device: DeviceHistory) -> Iterator[Growth]:
-    # A request's name in the simulation is its number among those of the history, the failed ones included.
-    asked = [entry["action"] for entry in device.entries if entry["action"] in ("alloc", "oom")]
-    names = [number for number, action in enumerate(asked, 1) if action == "alloc"]
-    requests = _AskedFor(device)
-    loops, most_kept = list(requests.rounds()), 2.0 if requests.surely else _MOST_KEPT
-    parts = [(begins, len(begins)) for begins in loops]
-    parts += [
-        (begins, _QUARTERS) for begins in loops[:1] if len(begins) > 2 * _QUARTERS
-    ]  # not each may leave something
-    for number, (begins, count) in enumerate(parts):
+    requests, least = _AskedFor(device), _LEAST_GROWN * device.allocated_bytes[device.peak]
+    for number, begins in enumerate(requests.rounds()):
         # Of the loop that is most of it any end will do; a rarer one that ended long ago only filled something.
         longest = max(end - start for start, end in pairwise(begins))
-        if begins is loops[0] or len(requests.stacks) - begins[-1] <= 2 * longest:
-            growth = _left(requests, names, begins, count, most_kept)
-            # An optimizer's state comes late where more of a model is trained from some step on.
-            if growth is not None and (number == 0 or growth.stack.kind != OPTIMIZER):
-                yield growth
+        if number and len(requests.stacks) - begins[-1] > 2 * longest:
+            continue
+        growth = _left(requests, begins)
+        if growth is None or growth.bytes_a_round * growth.rounds < least:
+            continue
+        # An optimizer's state comes late where more of a model is trained from some step on.
+        if number == 0 or growth.stack.kind != OPTIMIZER:
+            return growth
+    return None
 
 
-def _left(
-    requests: _AskedFor, names: Sequence[int], begins: Sequence[int], parts: int, most_kept: float
-) -> Growth | None:
-    """What rounds leave behind, at lines that do so in each of so many parts of the rounds."""
+def _left(requests: _AskedFor, begins: Sequence[int]) -> Growth | None:
+    """What rounds leave behind, at lines that do so in each of them."""
     blocks, stacks, lines = requests.blocks, requests.stacks, requests.lines
     rounds = [range(*span) for span in pairwise(begins)][1:]
     left = [[i for i in each if blocks[i].died is None and stacks[i].kind not in _MEANT_TO_STAY] for each in rounds]
-    parts = min(parts, len(left))
-    bounds = [part * len(left) // parts for part in range(parts + 1)]
-    always = set.intersection(*({lines[i] for each in left[a:b] for i in each} for a, b in pairwise(bounds)))
+    always = set.intersection(*({lines[i] for i in each} for each in left))
     left = [[i for i in each if lines[i] in always] for each in left]
     if not always:
         return None
@@ -125,12 +111,11 @@ def _left(
     for i in (i for each in left for i in each):
         held[lines[i]] += blocks[i].size_bytes
     asked = sum(blocks[i].size_bytes for each in rounds for i in each)
-    if held.total() >= most_kept * asked:
+    if not requests.surely and held.total() >= _MOST_KEPT * asked:
         return None
     most = stacks[lines.index(held.most_common(1)[0][0])]
-    ends = {names[each.stop]: [names[i] for i in kept] for each, kept in zip(rounds, left, strict=True)}
     sizes = [sum(blocks[i].size_bytes for i in kept) for kept in left]
-    return Growth(most, median(sizes) or fmean(sizes), len(rounds), ends)
+    return Growth(most, median(sizes), len(rounds), sum(sizes))
 
 
 def trains(device: DeviceHistory) -> bool:

@@ -5,21 +5,20 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from course_utils.memory.allocator import DEFAULT_LARGE_SEGMENT_BYTES, option_pairs
+from course_utils.memory.allocator import option_pairs
 from course_utils.memory.cuda_history import Allocation
 from course_utils.show.advice import Advice
 from course_utils.show.formats import format_bytes, format_percent
 from own_program.snapshots.device_history import DeviceHistory
 from own_program.snapshots.growth import Growth, trains
 from own_program.snapshots.stacks import FORWARD, LOSS
-from own_program.snapshots.what_if import LEAST_SAVING, SimulatedSetting, WhatIf
+from own_program.snapshots.what_if import LEAST_BYTES, LEAST_SAVING, WhatIf
 
 _LARGE = 0.4  # of the peak, from which on it is the thing to change
 _LOGITS_LARGE = 0.3
 _ALIKE = 0.02  # how far sizes of logits and of their copies may differ, as where the last token has no target
 _KEPT_BLOCKS = 8  # fewer may be the results that a pass needs at once
 _PREFERRED = "expandable_segments:True"  # it suits other sizes as well; the others suit those of the recording
-LEAST_BYTES = 2 * DEFAULT_LARGE_SEGMENT_BYTES
 # 2.9 knows the new name, and ignores it for some options: https://github.com/pytorch/pytorch/issues/183387
 _OLDER_NAME = "Before PyTorch 2.10 the variable is PYTORCH_CUDA_ALLOC_CONF."
 _IN_USE = "the peak in use"
@@ -34,10 +33,10 @@ def plan_of(device: DeviceHistory, tries: WhatIf | None, growth: Growth | None) 
     """
     if tries is None:
         return ()
-    first = _growth(tries, growth)
+    first = _growth(device, growth) if growth else None
     entries = [_setting(tries), _logits(device)]
     # Where forward passes leave what grows, they hold that.
-    if device.was_short and not (first and growth.stack.kind == FORWARD and not tries.mended.fails):
+    if device.was_short and not (growth and growth.stack.kind == FORWARD):
         entries += _activations(device) if trains(device) else _passes(device)
     ranked = sorted(filter(None, entries), key=lambda entry: -(entry.saves or 0.0))
     return tuple(filter(None, (first, *ranked)))
@@ -47,7 +46,7 @@ def _setting(tries: WhatIf) -> Advice | None:
     met = sorted((each for each in tries.settings if not each.fails), key=lambda each: each.reserved_bytes)
     if not met:
         return None
-    best = next((each for each in met if each.name == _PREFERRED and _worth(tries, each)), met[0])
+    best = next((each for each in met if each.name == _PREFERRED and tries.is_worth(each)), met[0])
     own = option_pairs(tries.replay.run.begin.options.text)
     beside = [f"{name}:{word}" for name, word in own if name != best.name.partition(":")[0]]
     change = f"set PYTORCH_ALLOC_CONF={','.join([*beside, best.name])}"
@@ -55,33 +54,20 @@ def _setting(tries: WhatIf) -> Advice | None:
         because = "The request that failed is met then, in a simulation of the same requests with as much memory."
         advice = Advice(change, f"{because} {_OLDER_NAME}", "caching_allocator")
         return advice if tries.error < LEAST_SAVING else None
-    if not _worth(tries, best):
+    if not tries.is_worth(best):
         return None
     needs, before = format_bytes(best.reserved_bytes), format_bytes(tries.before_bytes)
     because = f"The same requests need {needs} instead of {before}, in a simulation. {_OLDER_NAME}"
     return Advice(change, because, "caching_allocator", tries.saving(best), "simulated", "the reserved peak")
 
 
-def _worth(tries: WhatIf, tried: SimulatedSetting) -> bool:
-    """Whether a setting saves what counts, and more than how the last segments happen to be filled."""
-    return tries.counts(tries.saving(tried)) and tries.before_bytes - tried.reserved_bytes >= LEAST_BYTES
-
-
-def _growth(tries: WhatIf, growth: Growth | None) -> Advice | None:
-    mended = tries.mended
-    if growth is None or mended is None or (mended.fails and not tries.base.fails):
-        return None
-    place, each = growth.stack.place, format_bytes(growth.bytes_a_round)
-    saves, of, peak = tries.saving(mended), "the reserved peak", mended.reserved_bytes
-    if not tries.counts(saves):  # else it fits into what is reserved anyway
-        saves, of, peak = 1 - mended.in_use_bytes / max(1, tries.base.in_use_bytes), _IN_USE, mended.in_use_bytes
-    because = f"Each of {growth.rounds} steps leaves {each} that no later one frees, most of it from {place}."
-    change, lesson = f"free what each step keeps from {place}, or move it to the CPU", "memory_snapshots"
-    if mended.fails:
-        return Advice(change, because, lesson)
-    met = "the request that failed is met, and " if tries.base.fails else ""
-    because = f"{because} Freed at each step's end in a simulation, {met}{of} is {format_bytes(peak)}."
-    return Advice(change, because, lesson, saves if saves >= 0.005 else None, "about", of)
+def _growth(device: DeviceHistory, growth: Growth) -> Advice:
+    place, each, kept = growth.stack.place, format_bytes(growth.bytes_a_round), format_bytes(growth.bytes)
+    because = f"Each of {growth.rounds} steps leaves {each} that no later one frees, {kept} in all, most from {place}."
+    change = f"free what each step keeps from {place}, or move it to the CPU"
+    freed = growth.bytes - growth.bytes_a_round  # a step holds its own until it ends
+    share = min(1.0, freed / device.allocated_bytes[device.peak])
+    return Advice(change, because, "memory_snapshots", share, "about", _IN_USE)
 
 
 def _logits(device: DeviceHistory) -> Advice | None:
@@ -90,18 +76,15 @@ def _logits(device: DeviceHistory) -> Advice | None:
     failed = [(device.failure.requested_bytes, device.failure.stack)] if device.failure else []
     size = max((each for each, stack in (*blocks, *failed) if stack.kind == LOSS), default=0)
     copies, more = ([each for each in some if abs(each[0] - size) <= _ALIKE * size] for some in (blocks, failed))
-    held, total = (sum(each for each, _ in some) for some in (copies or more, blocks))
+    held, total = (sum(each for each, _ in some) for some in (copies, blocks))
     entropy = any(_ENTROPY.search(place.name) for _, stack in (*copies, *more) for place in stack.path)
     half = any(abs(2 * each - size) <= _ALIKE * size for each, _ in blocks)
     if held < max(_LOGITS_LARGE * total, LEAST_BYTES) or not (entropy or half):
         return None
     such = "a float32 copy of the logits and its log-softmax" if entropy else "float32 copies of the model's output"
     change, lesson = "compute the loss in pieces, or use a fused loss", "memory_snapshots"
-    if not copies:
-        because = f"The request that failed, of {format_bytes(size)}, is for what the loss works on, such as {such}."
-        return Advice(change, because, lesson, size / (total + size), of="what was asked for")
     because = (
-        f"{format_bytes(held)}, {format_percent(held / max(1, total))} of what is in use at the peak, lie in "
+        f"{format_bytes(held)}, {format_percent(held / total)} of what is in use at the peak, lie in "
         f"{len(copies)} tensor{'s' * (len(copies) > 1)} of {format_bytes(size)} that the loss works on, such as {such}."
         f"{' The request that failed is for one more.' if more else ''}"
     )

@@ -28,7 +28,7 @@ from course_utils.memory.allocator import (
     run_events,
 )
 from course_utils.memory.cuda_history import Edges, page_of, pages_of, recorded_options
-from own_program.snapshots.snapshot_file import MOST_DEVICE_BYTES, SEGMENT_ACTIONS
+from own_program.snapshots.snapshot_file import SEGMENT_ACTIONS
 
 
 class TraceEntry(NamedTuple):
@@ -114,8 +114,6 @@ class _Past:
                 self.segments[address] = _Piece(address, size, stream, pool, False)
                 self.edges.add(address, address + size)
             case "segment_unmap":
-                if size > MOST_DEVICE_BYTES:
-                    raise KeyError(address)
                 self.pages |= dict.fromkeys(pages_of(address, size), (stream, self._pool_of_pages(entry)))
         if action in SEGMENT_ACTIONS and self.edges.inside(address, size):  # blocks where there was no memory
             raise KeyError(address)
@@ -303,10 +301,7 @@ class _Replayer:
         """Let an event happen, and compare what it did with the record."""
         yield event, () if self.differences else recorded  # once the two part, recorded addresses tell nothing
         self.level += sum(operation.change_bytes for operation in recorded)
-        calls, simulated = (
-            [(call.action, call.bytes) for call in each] for each in (recorded, self.allocator.operations)
-        )
-        if calls != simulated or self.level != self.allocator.reserved:
+        if not _same(recorded, self.allocator.operations) or self.level != self.allocator.reserved:
             self.differences.append(self.level)
 
 

@@ -128,8 +128,7 @@ class DeviceReport(Shown):
         if tries is None or tries.none_helps:
             return None
         recorded = replace(tries.base, reserved_bytes=tries.recorded_bytes)
-        recorded = replace(recorded, device_allocs=max(tries.replay.run.device_allocs, default=0))
-        several = [recorded, *tries.tries]
+        several = [recorded, *tries.settings]
         if tries.error >= _LEAST_SHARE:  # shown beside, so that a reader sees how far tries are off
             name = f"as recorded, {'begun empty' if tries.begins_empty else 'tried'}"
             several.insert(1, replace(tries.base, name=name))
@@ -139,7 +138,6 @@ class DeviceReport(Shown):
             Column("the same requests", tuple(each.name for each in several), numeric=False),
             Column("reserved peak", tuple(peaks)),
             Column("change", ("", *changes[1:])),
-            Column("device calls", tuple(str(each.device_allocs) for each in several)),
         )
         own = tries.replay.run.begin.options.text
         return Grid(f"What if, simulated{f', each beside {own}' if own else ''}. {self._error()}", columns)
@@ -163,7 +161,7 @@ class DeviceReport(Shown):
         if device.failure:
             yield _failure_words(device.failure, self.peak_reserved_bytes)
         if self.tries and self.tries.none_helps:
-            yield f"The request is met under none of the {len(self.tries.tries)} changes that were simulated."
+            yield f"The request is met under none of the {len(self.tries.settings)} settings that were simulated."
         kinds = device.kinds(device.peak)
         held = sum(kinds.values())
         if device.has_stacks and held:
@@ -328,7 +326,7 @@ def _read(file: SnapshotFile, number: int) -> DeviceReport:
     try:
         device = DeviceHistory(file, number)
         growth = growth_of(device) if device.entries else None
-        tries = what_if(device, growth) if device.simulated and device.entries else None
+        tries = what_if(device) if device.simulated and device.entries else None
         report = DeviceReport(file.name, device, growth if tries else None, tries)
         report.card()  # finds what else makes no sense
         return report

@@ -1,4 +1,4 @@
-"""The requests of a recorded history under other settings of the allocator, and with other requests.
+"""The requests of a recorded history under other settings of the allocator.
 
 Where much of the memory was there before the recording, other settings would have laid it out otherwise: a try then
 begins with an empty allocator, which is first asked for what was in use. So does one with the recorded settings, which
@@ -7,12 +7,18 @@ all others are held against. It also tells how far tries are off, as it is guess
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from course_utils.memory.allocator import Allocate, Allocator, AllocatorOptions, Event, Free
+from course_utils.memory.allocator import (
+    DEFAULT_LARGE_SEGMENT_BYTES,
+    Allocate,
+    Allocator,
+    AllocatorOptions,
+    Event,
+    Free,
+)
 from own_program.snapshots.device_history import DeviceHistory
-from own_program.snapshots.growth import Growth
 from own_program.snapshots.replay import Replay
 from own_program.waiting import waiting
 
@@ -25,8 +31,8 @@ _SETTINGS = (
     "max_split_size_mb:512",
 )
 _EARLIER_SHARE = 0.5  # of the peak that was there before, from which on a try begins empty
-LEAST_SAVING = 0.05
-_SECONDS_AN_ENTRY = 6e-5  # of all tries together, on two cores
+LEAST_SAVING, LEAST_BYTES = 0.05, 2 * DEFAULT_LARGE_SEGMENT_BYTES
+_SECONDS_A_REQUEST = 8e-6  # of a try, for each entry of the history, on two cores
 
 
 @dataclass(frozen=True)
@@ -35,8 +41,6 @@ class SimulatedSetting:
 
     name: str  # the setting, as ``PYTORCH_ALLOC_CONF`` takes it, or in words
     reserved_bytes: int  # the peak of the reserved memory
-    in_use_bytes: int  # the peak of what is in use
-    device_allocs: int  # how often memory was taken from the device (cudaMalloc, or pages mapped)
     fails: bool  # whether a request was not met
 
 
@@ -49,7 +53,6 @@ class WhatIf:
     base: SimulatedSetting  # the recorded settings, tried like the others
     settings: tuple[SimulatedSetting, ...]
     begins_empty: bool  # whether the tries ask anew for what was there before the recording
-    mended: SimulatedSetting | None  # without what grows from step to step, if anything does
 
     @property
     def error(self) -> float:
@@ -62,42 +65,31 @@ class WhatIf:
         return min(self.recorded_bytes, self.base.reserved_bytes)
 
     @property
-    def tries(self) -> tuple[SimulatedSetting, ...]:
-        """All but that of the recorded settings."""
-        return (*self.settings, self.mended) if self.mended else self.settings
-
-    @property
     def none_helps(self) -> bool:
         """Whether a request failed, and does so in each try."""
-        return self.base.fails and all(each.fails for each in self.tries)
+        return self.base.fails and all(each.fails for each in self.settings)
 
     def saving(self, tried: SimulatedSetting) -> float:
         """By how much less a try reserves, as a share."""
         return 1 - tried.reserved_bytes / max(1, self.before_bytes)
 
-    def counts(self, saving: float) -> bool:
-        """Whether a saving is clearly more than the error, and worth a change."""
-        return saving >= max(LEAST_SAVING, 0 if self.begins_empty else 2 * self.error)
+    def is_worth(self, tried: SimulatedSetting) -> bool:
+        """Whether a try saves clearly more than the error, and than how the last segments happen to be filled."""
+        least = max(LEAST_SAVING, 0 if self.begins_empty else 2 * self.error)
+        return self.saving(tried) >= least and self.before_bytes - tried.reserved_bytes >= LEAST_BYTES
 
 
-def what_if(device: DeviceHistory, growth: Growth | None) -> WhatIf:
-    """Try the settings that people reach for.
-
-    Args:
-        device: with a history that can be simulated.
-        growth: what grows from step to step, if anything does.
-    """
+def what_if(device: DeviceHistory) -> WhatIf:
+    """Try the settings that people reach for, on a device with a history that can be simulated."""
     tries, own = _Tries(device), device.simulated.options
     recorded = max([tries.replay.run.peak_reserved_bytes, *tries.replay.differences])
     settings = {text: options for text in _SETTINGS if (options := _on_top(own, text)) != own}
-    mended = None
-    with waiting("Trying other settings", _SECONDS_AN_ENTRY * len(device.entries)) as advance:
-        tries.advance = lambda: advance(_SECONDS_AN_ENTRY * len(device.entries) / (len(settings) + 2))
-        base = tries.tried("as recorded")
-        tried = tuple(tries.tried(text, options) for text, options in settings.items())
-        if growth:
-            mended = tries.tried("what each step leaves, freed at its end", own, _mended(tries.events, growth))
-    return WhatIf(recorded, tries.replay, base, tried, tries.begins_empty, mended)
+    tried = []
+    with waiting("Trying other settings", _SECONDS_A_REQUEST * len(device.entries) * (len(settings) + 1)) as advance:
+        for text, options in {"as recorded": own, **settings}.items():
+            tried.append(tries.tried(text, options))
+            advance(_SECONDS_A_REQUEST * len(device.entries))
+    return WhatIf(recorded, tries.replay, tried[0], tuple(tried[1:]), tries.begins_empty)
 
 
 class _Tries:
@@ -111,7 +103,6 @@ class _Tries:
         before = self.snapshot.start.reserved_bytes
         self.begins_empty = before > _EARLIER_SHARE * self.replay.run.peak_reserved_bytes
         self.events = list(self._events())
-        self.advance = lambda: None
 
     def _events(self) -> Iterator[Event]:
         """What happened, and before that what was in use at the beginning, where a try begins empty."""
@@ -128,23 +119,19 @@ class _Tries:
             if fails and isinstance(event, Allocate):
                 yield Free(event.id)  # nobody holds what was not given
 
-    def tried(
-        self, name: str, options: AllocatorOptions | None = None, events: Iterable[Event] | None = None
-    ) -> SimulatedSetting:
-        """Let them happen, under other options or with other events."""
-        allocator = Allocator(options or self.snapshot.options, None, self.limit, self.replay.run.begin.ties)
+    def tried(self, name: str, options: AllocatorOptions) -> SimulatedSetting:
+        """Let them happen under some options."""
+        allocator = Allocator(options, None, self.limit, self.replay.run.begin.ties)
         if not self.begins_empty:
             self.snapshot.begin(allocator)
-        peak, in_use, met = allocator.reserved, allocator.allocated, True
-        for event in self.events if events is None else events:  # without the curves that run_events writes down
+        peak, met = allocator.reserved, True
+        for event in self.events:  # without the curves that run_events writes down
             level = allocator.reserved
             met &= allocator.apply(event)
-            in_use = max(in_use, allocator.allocated)
             for operation in allocator.operations:
                 level += operation.change_bytes
                 peak = max(peak, level)
-        self.advance()
-        return SimulatedSetting(name, peak, in_use, allocator.device_allocs, not met)
+        return SimulatedSetting(name, peak, not met)
 
 
 def _on_top(own: AllocatorOptions, text: str) -> AllocatorOptions:
@@ -154,10 +141,3 @@ def _on_top(own: AllocatorOptions, text: str) -> AllocatorOptions:
         return replace(own, **{attribute: getattr(AllocatorOptions.parse(text), attribute)})
     except ValueError:
         return own
-
-
-def _mended(events: Iterable[Event], growth: Growth) -> Iterator[Event]:
-    for event in events:
-        if isinstance(event, Allocate):
-            yield from map(Free, growth.ends.get(event.id, ()))
-        yield event

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from own_program.traces.events import OP, PYTHON, Event, Trace
+from own_program.traces.events import OP, Event, Trace
 from own_program.traces.intervals import Span, Spans, covers, union
 
 NODE = "autograd::engine::evaluate_function: "
 _GIVES_NOTHING = f"{NODE}torch::autograd::AccumulateGrad"
 _LEAST_CHECKED = 0.8  # of the nodes: a hook of the program's own checks fewer
 _LATE_US = 0.5  # old traces round their times to that
-_NOTES_A_STACK = re.compile(r"traceback\.py\(\d+\): format_stack$")
 
 
 @dataclass
@@ -21,11 +19,10 @@ class AnomalyMode:
     """What anomaly mode did, if it was on."""
 
     checks: int = 0  # for NaN
-    spans: dict[object, Spans] = field(default_factory=dict)  # of each thread: its checks, and noting stacks
-    stacks: bool = False  # whether stacks are seen to be noted, as a trace with Python's functions shows
+    spans: dict[object, Spans] = field(default_factory=dict)  # of each thread those of its checks
 
     def covers(self, call: Event | None) -> bool:
-        """Whether a call is a part of it."""
+        """Whether a call is a part of its checks."""
         return call is not None and covers(self.spans.get(call.tid, []), call.start)
 
 
@@ -59,8 +56,4 @@ def anomaly_mode(trace: Trace) -> AnomalyMode:
             checked.add(id(node[tid]))
     if not checked or len(checked) < _LEAST_CHECKED * nodes:
         return AnomalyMode()
-    checks = sum(map(len, spans.values()))
-    noted = [event for event in trace.events[PYTHON] if _NOTES_A_STACK.search(event.name)]
-    for event in noted:
-        spans[event.tid].append(event.span)
-    return AnomalyMode(checks, {tid: union(each) for tid, each in spans.items()}, bool(noted))
+    return AnomalyMode(sum(map(len, spans.values())), {tid: union(each) for tid, each in spans.items()})

@@ -12,7 +12,7 @@ from math import inf
 
 from own_program.traces.anomaly import AnomalyMode
 from own_program.traces.events import HOW, MARK, OP, PYTHON, Event, Trace, TraceFileError
-from own_program.traces.gpu_time import ANOMALY, COMPILES, HIDDEN
+from own_program.traces.gpu_time import ANOMALY, COMPILES, HIDDEN, collective_of
 from own_program.traces.intervals import Span, Spans, clip, common, covers, length, union, without
 from own_program.traces.names import LOADS, is_own_code
 from own_program.traces.origin import Origin
@@ -164,7 +164,7 @@ def _count(found: CpuTime, pieces: Sequence[_Piece], small: set[int], origin: Or
             first = id(event) not in seen
             seen.add(id(event))
             if place == COMMUNICATION:
-                found.collectives[event.name] += lasts  # type: ignore[assignment]
+                found.collectives[collective_of(event.name) or event.name] += lasts  # type: ignore[assignment]
             if event.kind == OP:
                 ran = steps[at].ran[place, event.name]
                 ran[0] += first

@@ -6,12 +6,9 @@ HolisticTraceAnalysis and Perfetto's processor need pandas or a native program, 
 from __future__ import annotations
 
 import functools
-import gc
 import math
 import re
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
@@ -51,7 +48,6 @@ class Event:
     correlation: Any = None  # ties a call on the CPU to what it started on the device
     operator: Any = None  # ties what ran to the operator that called for it: the "External id"
     device: int = 0
-    stream: Any = None
     collective: str = ""
     elements: int | None = None  # of all tensors that an operator was given; only known with record_shapes
     sequence: int | None = None  # ties an operator to the node of the backward pass that it left behind
@@ -123,19 +119,6 @@ class Trace:
         return any(_STARTS.search(call.name) for call in calls) if calls else bool(self.gpus)
 
 
-@contextmanager
-def without_collecting() -> Iterator[None]:
-    """Looks for no garbage: among hundreds of thousands of events that stay, that takes longer than reading them."""
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collecting:
-            gc.enable()
-
-
-@without_collecting()
 def read_events(source: str | Path | bytes) -> Trace:
     """Read a trace in Chrome's format, as torch.profiler exports it, compressed with gzip or not.
 
@@ -190,7 +173,7 @@ def _event(made: dict[str, Any]) -> Any:
     if kind == OP:
         _add_inputs(found, args)
     elif kind in _ON_DEVICE:
-        found.device, found.stream = args.get("device", made.get("pid")), args.get("stream", made.get("tid"))
+        found.device = args.get("device", made.get("pid"))
         found.collective = sys.intern(str(args.get("Collective name") or ""))
     return found
 

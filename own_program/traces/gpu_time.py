@@ -9,15 +9,13 @@ from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
 from operator import attrgetter
 
-from course_utils.show.formats import short_name
 from own_program.traces.anomaly import AnomalyMode
 from own_program.traces.events import CALL, COPY, DEVICE, KERNEL, MARK, OP, OVERHEAD, PYTHON, SET, Event, Trace
 from own_program.traces.intervals import Span, Spans, clip, common, gaps, length, union, without
-from own_program.traces.names import LOADS, is_communication, is_own_code
-from own_program.traces.profiled_steps import ProfiledStep, ProfiledSteps, device_steps, marked_steps
+from own_program.traces.names import LOADS, is_own_code
+from own_program.traces.profiled_steps import ProfiledSteps, device_steps, marked_steps
 
 # The places of a step's time, in the order of a card.
 COMPUTE, WITHIN, SENDS = "computing", "copies on the GPU", "communication, not hidden"
@@ -31,11 +29,10 @@ GPU_PLACES = BUSY + IDLE
 # What of a step is told beside: it lies in the places above.
 HIDDEN = "communication hidden behind computing"
 FP32, TF32, OTHERS = "fp32 matrix products", "TF32 matrix products", "elementwise kernels that 16 bits could shorten"
-DOUBLE, ATTENTION = "computing in float64", "attention in single kernels"
-POINTWISE = "runs of elementwise kernels"
+DOUBLE = "computing in float64"
 ANOMALY = "anomaly mode"
 
-COLLECTIVES = {
+_COLLECTIVES = {
     "all_reduce": re.compile(r"all_?reduce|cross_device_reduce|_shot_", re.IGNORECASE),
     "all_gather": re.compile(r"all_?gather", re.IGNORECASE),
     "reduce_scatter": re.compile(r"reduce_?scatter", re.IGNORECASE),
@@ -45,6 +42,11 @@ COLLECTIVES = {
     "broadcast": re.compile(r"broadcast", re.IGNORECASE),
     "send and receive": re.compile(r"send|recv", re.IGNORECASE),
 }
+_SENDS = re.compile(
+    r"nccl|rccl|oneccl|hcom_|nvshmem|cross_device_reduce|(one|two)_shot_|multimem_"
+    r"|all_?reduce|all_?gather|reduce_?scatter|all_?to_?all",
+    re.IGNORECASE,
+)
 _SENDER = re.compile(r"(nccl|rccl|xccl|hccl|ucc):|c10d::|_c10d_functional::")
 _GEMM = re.compile(r"gemm|gemv|nvjet|wgrad|dgrad|fprop|scudnn|convolve|conv2d|winograd|cijk_|xmma", re.IGNORECASE)
 _TF32 = re.compile(r"tf32|xf32|_XS_|_S_MX_B_", re.IGNORECASE)
@@ -62,10 +64,6 @@ _POINTWISE = re.compile(
     r"elementwise_kernel|CatArrayBatchedCopy|fused_dropout|dropout_kernel|GeluCUDAKernel|masked_fill|triu_tril",
     re.IGNORECASE,
 )
-_SOFTMAX = re.compile(r"softmax", re.IGNORECASE)
-_LOG = re.compile(r"log_?softmax|_warp_(?:forward|backward)<[^<>]*\d+,\s*true\b", re.IGNORECASE)
-_FLASH = re.compile(r"flash|fmha|mha_|attn|attention|triton", re.IGNORECASE)
-_NEAR = 6  # kernels between a softmax and the matrix products of its attention, at most
 _SYNCS = re.compile(
     r"(cuda|hip|xpu|mtia)?(StreamSynchronize|DeviceSynchronize|EventSynchronize|Memcpy(2D|WithStream)?|CtxSynchronize)(_v\d+)?$"
     r"|cu(Stream|Event|Ctx)Synchronize|(ze|ur)\w*(Synchronize|Wait|Finish)",
@@ -95,8 +93,6 @@ class GpuTime:
     waits: Counter[str] = field(default_factory=Counter)  # idle after waits, by who waited, in words
     launches: int = 0  # calls that started kernels of the steps
     in_operators: float = 0.0  # that the device waited for the host and the CPU was inside an operator
-    # When it waited for the host and the CPU was in no operator: by the thread that launched next.
-    silent: dict[object, Spans] = field(default_factory=lambda: defaultdict(list))
     first_uses: list[Event] = field(default_factory=list)
 
 
@@ -111,7 +107,7 @@ def gpu_time(trace: Trace, device: int, anomaly: AnomalyMode) -> GpuTime:
     lanes = {place: union(spans[place]) for place in BUSY}
     # A copy on the GPU is work as a kernel is: communication beside it costs nothing.
     own_work = union([*lanes[COMPUTE], *lanes[WITHIN]])
-    classes = {HIDDEN: common(lanes[SENDS], own_work), **_classes(work, host)}
+    classes = {HIDDEN: common(lanes[SENDS], own_work), **_classes(work)}
     if anomaly.checks:  # meanwhile a node's own kernels may still run
         others = union(event.span for event in work if not anomaly.covers(host.call(event)))
         classes[ANOMALY] = without(union(span for spans in anomaly.spans.values() for span in spans), others)
@@ -130,35 +126,21 @@ def gpu_time(trace: Trace, device: int, anomaly: AnomalyMode) -> GpuTime:
     return found
 
 
-def by_name(steps: Sequence[ProfiledStep], *places: str) -> dict[str, tuple[float, float]]:
-    """What ran in some places: by its short name how often a step, and for how many microseconds; the most comes first.
-
-    Example:
-        >>> step = ProfiledStep(1, (0.0, 10.0))
-        >>> step.ran["computing", "void gemm<float>()"] = [2, 8.0]
-        >>> by_name([step, step], "computing")
-        {'gemm': (2.0, 8.0)}
-    """
-    found: dict[str, list[float]] = defaultdict(lambda: [0, 0.0])
-    for step in steps:
-        for (place, name), (count, lasts) in step.ran.items():
-            if place in places:
-                found[short_name(name)][0] += count
-                found[short_name(name)][1] += lasts
-    ranked = sorted(found.items(), key=lambda each: -each[1][1])
-    return {name: (count / len(steps), lasts / len(steps)) for name, (count, lasts) in ranked}
-
-
 def _place(event: Event) -> str:
     name = event.name.lower()
     if event.kind == KERNEL:
-        return SENDS if is_communication(event) else COMPUTE
+        return SENDS if _sends(event.name) else COMPUTE
     if event.kind == SET or re.search(r"dtod|ptop|devicetodevice|peer", name):
         return WITHIN
     if re.search(r"htod|hosttodevice|m2d", name):
         # A ROCm trace names no kind of memory: what is not said to be pageable is not called so.
         return PAGEABLE if "pageable" in name else PINNED
     return TO_HOST if re.search(r"dtoh|devicetohost|d2m", name) else WITHIN
+
+
+@functools.lru_cache(4096)
+def _sends(name: str) -> bool:
+    return bool(_SENDS.search(name)) and "triton_" not in name
 
 
 class _Host:
@@ -181,7 +163,7 @@ class _Host:
         loads = [call for call in calls if _LOADS_CODE.search(call.name)]
         named = [event for kind in (MARK, OP, PYTHON) for event in trace.events[kind]]
         self._whys = [
-            (COMPILING, union(event.span for event in named if _is(COMPILES, event.name))),
+            (COMPILING, union(event.span for event in named if _compiles(event.name))),
             (DATA, union(event.span for event in named if LOADS.match(event.name))),
             (PROFILER, union(event.span for event in trace.events[OVERHEAD])),
             (PAGEABLE, union(call.span for call in calls if copies.get(call.correlation) == PAGEABLE)),
@@ -225,7 +207,7 @@ class _Host:
             taken = common(left, clip(spans, gap))
             places[why] = length(taken)
             left = without(left, taken)
-        rest, inside = length(left), common(left, clip(self._inside, gap))
+        rest = length(left)
         wait, waited = self._wait(dry)
         if wait and (self._waited is None or self._waited[0] is not wait):
             self._lead, self._waited = waited, (wait, self._who_waits(wait))
@@ -235,10 +217,8 @@ class _Host:
             self.found.waits[self._waited[1]] += rest if wait else rest - late  # type: ignore[assignment]
         if wait:
             return places | {SYNC: rest}
-        if call:
-            self.found.silent[call.tid] += without(left, inside)
         # The launches that a wait made late are late until the CPU is ahead of the device by as much again.
-        self.found.in_operators += min(late, length(inside))
+        self.found.in_operators += min(late, length(common(left, clip(self._inside, gap))))
         return places | {SYNC: rest - late, LAUNCH: late}
 
     def _wait(self, dry: float) -> tuple[Event | None, float]:
@@ -249,7 +229,7 @@ class _Host:
 
     def _who_waits(self, wait: Event) -> str:
         names = [event.name for event in self._operators.of(wait)]
-        called = _operator(names)
+        called = next((name for name in names if name.startswith("aten::")), "")
         inner = next((name for name in reversed(names) if name.startswith("aten::") and name[6:7] != "_"), called)
         words = f"{inner} ({wait.name})" if inner else wait.name
         words += f", called by {called}" if called != inner else ""
@@ -312,23 +292,13 @@ def _first_uses(trace: Trace) -> list[Event]:
     return found
 
 
-def _classes(work: Sequence[Event], host: _Host) -> dict[str, Spans]:
-    """When kernels ran of which something can be said by their names, or by who launched them."""
+def _classes(work: Sequence[Event]) -> dict[str, Spans]:
+    """When kernels ran of which something can be said by their names."""
     spans: dict[str, list[Span]] = defaultdict(list)
-    streams: dict[object, list[Event]] = defaultdict(list)
     for event in work:
-        if _place(event) != COMPUTE:
-            continue
-        streams[event.stream].append(event)
-        if precision := _precision(event.name):
+        if _place(event) == COMPUTE and (precision := _precision(event.name)):
             spans[precision].append(event.span)
-    for lane in streams.values():
-        # A compiler could put them into one: two and more, one after the other on a stream.
-        runs = [list(run) for pointwise, run in groupby(lane, lambda event: _is(_POINTWISE, event.name)) if pointwise]
-        spans[POINTWISE] += [event.span for run in runs if len(run) > 1 for event in run]
-        spans[ATTENTION] += _attention(lane, host)
-    classes = (FP32, TF32, OTHERS, DOUBLE, POINTWISE, ATTENTION)
-    return {what: union(spans[what]) for what in classes}
+    return {what: union(spans[what]) for what in (FP32, TF32, OTHERS, DOUBLE)}
 
 
 @functools.lru_cache(4096)
@@ -345,23 +315,8 @@ def _precision(name: str) -> str:
 
 
 @functools.lru_cache(8192)
-def _is(pattern: re.Pattern[str], name: str) -> bool:
-    return bool(pattern.search(name))
-
-
-def _attention(lane: Sequence[Event], host: _Host) -> list[Span]:
-    """From the matrix product before a softmax to the one after it, where both are near."""
-    found: list[Span] = []
-    for place, event in enumerate(lane):
-        if not _SOFTMAX.search(event.name) or _FLASH.search(event.name) or _LOG.search(event.name):
-            continue
-        if any("log_softmax" in name for name in host.asked(event)):
-            continue
-        before = [i for i in range(max(0, place - _NEAR), place) if _is(_GEMM, lane[i].name)]
-        after = [i for i in range(place + 1, min(len(lane), place + 1 + _NEAR)) if _is(_GEMM, lane[i].name)]
-        if before and after:
-            found += [each.span for each in lane[before[-1] : after[0] + 1]]
-    return found
+def _compiles(name: str) -> bool:
+    return bool(COMPILES.match(name))
 
 
 def _count(found: GpuTime, work: Sequence[Event], host: _Host, own_work: Spans) -> None:
@@ -381,17 +336,12 @@ def _count(found: GpuTime, work: Sequence[Event], host: _Host, own_work: Spans) 
         if place == SENDS:
             asked = [event.collective, *(name for name in host.asked(event) if _SENDER.match(name))]
             # A kernel of NCCL's is built of the same parts for both.
-            kernel = _named(event.name).replace("receive", "receive, or all_to_all")
-            name = next(filter(None, map(_named, asked)), kernel) or "others"
+            kernel = collective_of(event.name).replace("receive", "receive, or all_to_all")
+            name = next(filter(None, map(collective_of, asked)), kernel) or "others"
             found.collectives[name] += length(without([event.span], clip(own_work, event.span)))  # type: ignore[assignment]
     found.launches = len(started)
 
 
-def _operator(asked: Sequence[str]) -> str:
-    """Of operators that enclose one another that which the program called."""
-    return next((name for name in asked if name.startswith("aten::")), "")
-
-
-def _named(words: str) -> str:
+def collective_of(words: str) -> str:
     """Which collective some words name; empty if none."""
-    return next((name for name, pattern in COLLECTIVES.items() if pattern.search(words)), "")
+    return next((name for name, pattern in _COLLECTIVES.items() if pattern.search(words)), "")

@@ -1,4 +1,4 @@
-"""Names of kernels and of Python's functions: what they tell."""
+"""Names of what a trace has of Python: where a DataLoader loads, and which functions are the program's own."""
 
 from __future__ import annotations
 
@@ -6,15 +6,7 @@ import functools
 import re
 import sys
 
-from own_program.traces.events import KERNEL, Event
-
 LOADS = re.compile(r"enumerate\(DataLoader")
-_SENDS = re.compile(
-    r"nccl|rccl|oneccl|hcom_|nvshmem|cross_device_reduce|(one|two)_shot_|multimem_"
-    r"|all_?reduce|all_?gather|reduce_?scatter|all_?to_?all",
-    re.IGNORECASE,
-)
-
 # The profiler leaves out what stands in sys.path: a library's file begins with the library's name.
 _LIBRARIES = re.compile(
     r"(^|[\\/])(torch|site-packages|dist-packages|lib[\\/]python[\d.]+)[\\/]"
@@ -23,16 +15,6 @@ _LIBRARIES = re.compile(
     r"|transformers|accelerate|timm|(pytorch_)?lightning|IPython|ipykernel|tornado|traitlets)[\\/]"
 )
 _STANDARD = sys.stdlib_module_names - {"code", "profile", "trace"}  # as people call their own scripts, too
-
-
-def is_communication(event: Event) -> bool:
-    """Whether a kernel sends or receives."""
-    return event.kind == KERNEL and _sends(event.name)
-
-
-@functools.lru_cache(4096)
-def _sends(name: str) -> bool:
-    return bool(_SENDS.search(name)) and "triton_" not in name
 
 
 @functools.lru_cache(4096)

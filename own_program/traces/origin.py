@@ -11,7 +11,7 @@ from itertools import groupby
 from math import inf
 
 from own_program.traces.anomaly import NODE
-from own_program.traces.events import MARK, OP, PYTHON, Event, Trace
+from own_program.traces.events import MARK, OP, Event, Trace
 from own_program.traces.intervals import Span, Spans, covers, union
 
 _STEP = "ProfilerStep"
@@ -26,7 +26,7 @@ _NONE, _MODEL, _OWN = "", "model", "own"
 class Origin:
     """Stretches of operators with nothing but Python between them, by their thread: no optimizer, no DataLoader."""
 
-    model: dict[object, Spans] = field(default_factory=dict)  # modules, and what a backward pass goes through
+    model: dict[object, Spans] = field(default_factory=dict)  # what a backward pass goes through
     own: dict[object, Spans] = field(default_factory=dict)  # the program's own code around the model
     known: bool = False  # whether the trace tells the two apart; else all are the model's
     calls: Counter[str] = field(default_factory=Counter)  # of operators by the program's own code
@@ -37,31 +37,25 @@ class Origin:
 
 
 def origin_of(trace: Trace) -> Origin:
-    """Tell the model's operators by the modules around them, or by the node of the backward pass that each left behind.
+    """Tell the model's operators by the node of the backward pass that each left behind.
 
-    Without stacks, what stands between two of the model's is the model's, too, such as a mask that needs no gradient.
+    What stands between two of the model's is the model's, too, such as a mask that needs no gradient.
     """
-    modules: dict[object, list[Span]] = defaultdict(list)
-    for event in trace.events[PYTHON]:
-        if event.name.startswith("nn.Module: "):
-            modules[event.tid].append(event.span)
-    inside = {tid: union(spans) for tid, spans in modules.items()}
     backward = [event for event in trace.events[OP] if event.name.startswith(NODE)]
     nodes, node_starts = {event.sequence for event in backward} - {None}, [event.start for event in backward]
     threads: dict[object, list[Event]] = defaultdict(list)
     for event in sorted((*trace.events[OP], *trace.events[MARK]), key=lambda event: (event.start, -event.end)):
         if event.kind == OP or _NEITHER.match(event.name):
             threads[event.tid].append(event)
-    found = Origin(known=bool(modules or nodes))
+    found = Origin(known=bool(nodes))
     for tid, events in threads.items():
         outer, left_node = _outermost(events, nodes)
 
-        def whose(event: Event, tid: object = tid, left_node: set[int] = left_node) -> str:
+        def whose(event: Event, left_node: set[int] = left_node) -> str:
             if event.kind != OP:
                 return _NONE
             models = not found.known or event.name.startswith(NODE) or id(event) in left_node
-            models = models or (not modules and bool(_LAYER.match(event.name)))
-            return _MODEL if models or covers(inside.get(tid, []), event.start) else _OWN
+            return _MODEL if models or _LAYER.match(event.name) else _OWN
 
         runs = [(key, list(run)) for key, run in groupby(outer, whose)]
         spans: dict[str, list[Span]] = {_NONE: [], _MODEL: [], _OWN: []}
@@ -72,7 +66,7 @@ def origin_of(trace: Trace) -> Origin:
                 nodes_between = bisect_right(node_starts, later.start) - bisect_left(node_starts, earlier.start)
                 # Python around the calls is theirs as well, unless it takes longer than they do.
                 starts, lasts = earlier.start if earlier.name.startswith(_STEP) else earlier.end, end - begin
-                if before == after == _MODEL and not modules and not nodes_between:
+                if before == after == _MODEL and not nodes_between:
                     key, lasts = _MODEL, inf
                 begin, end = max(starts, begin - lasts), min(later.start, end + lasts)
             found.calls.update(event.name for event in run if key == _OWN)

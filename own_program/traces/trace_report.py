@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -52,6 +54,8 @@ def read_trace(source: str | Path | bytes, other: str | Path | bytes | None = No
         >>> print(read_trace(json.dumps({"traceEvents": [step, launch, kernel]}).encode()).card().words)
         Nothing stands out: the GPU computes for 98% of a step (1.00 ms).
     """
+    collecting = gc.isenabled()
+    gc.disable()  # among hundreds of thousands of events that stay, that takes longer than reading them
     try:
         first = trace_time(read_events(source))
         return TraceReport(first) if other is None else TracePair(first, trace_time(read_events(other)))
@@ -59,6 +63,9 @@ def read_trace(source: str | Path | bytes, other: str | Path | bytes | None = No
         raise
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:  # a last resort
         raise TraceFileError("The trace is damaged: values of its events make no sense. Export it again.") from error
+    finally:
+        if collecting:
+            gc.enable()
 
 
 class TraceReport(Shown):
@@ -200,17 +207,10 @@ def _unexplained(found: TraceTime, saves: float) -> str | None:
     if python < _SUSPECT or found.anomaly.checks or python <= saves:
         return None
     words = f", and {format_percent(python)} is {on_cpu.PYTHON_CODE}" if found.largest != on_cpu.PYTHON_CODE else ""
-    if most := _most_of_python(found, python):
-        return f"{words}, {most}"
-    return words + ("" if found.trace.events[PYTHON] else ". Record with with_stack=True to see where")
-
-
-def _most_of_python(found: TraceTime, python: float) -> str:
-    """The function of the program that held most of Python's time; empty without stacks."""
     for name, lasts in found.cpu.functions.most_common(1):
         held = lasts / sum(group.lasts for group in found.groups)
-        return f"{'most' if held > python / 2 else 'the largest part'} of it in {short_name(name)}"
-    return ""
+        return f"{words}, {'most' if held > python / 2 else 'the largest part'} of it in {short_name(name)}"
+    return words + ("" if found.trace.events[PYTHON] else ". Record with with_stack=True to see where")
 
 
 def _warning(found: TraceTime, plan: Sequence[Advice]) -> str:
@@ -233,13 +233,17 @@ def _most(found: TraceTime) -> list[str]:
     if found.largest not in (on_gpu.COMPUTE, on_cpu.OPERATORS, on_cpu.ELSEWHERE):
         return []
     steps = [step for group in found.groups for step in group.steps]
-    names = on_gpu.by_name(steps, on_cpu.OPERATORS if found.cpu else on_gpu.COMPUTE)
-    together = sum(lasts for _, lasts in names.values())
+    counts, lasts = Counter(), Counter()
+    for step in steps:
+        for (place, name), (count, us) in step.ran.items():
+            if place == (on_cpu.OPERATORS if found.cpu else on_gpu.COMPUTE):
+                counts[short_name(name)] += count / len(steps)
+                lasts[short_name(name)] += us
     most = [
-        f"{name} {format_percent(lasts / together)} "
-        f"({f'{count:,.0f}' if count >= 100 else f'{count:.3g}'} {_each(found)})"
-        for name, (count, lasts) in list(names.items())[:_NOTED]
-        if lasts >= _LEAST_NOTED * together
+        f"{name} {format_percent(us / lasts.total())} "
+        f"({f'{counts[name]:,.0f}' if counts[name] >= 100 else f'{counts[name]:.3g}'} {_each(found)})"
+        for name, us in lasts.most_common(_NOTED)
+        if us >= _LEAST_NOTED * lasts.total()
     ]
     what = "operators" if found.cpu else "kernels that compute"
     kinds = ", all steps together" if len(found.groups) > 1 else ""
@@ -257,13 +261,6 @@ def _notes(found: TraceTime, plan: Sequence[Advice]) -> list[str]:
         notes.append(
             "Only one step was read: whether others are like it, the file does not say. If more were recorded, a later "
             "cycle of the schedule wrote over them: repeat=1 forbids it."
-        )
-    python = found.share(on_cpu.PYTHON_CODE)
-    if python >= _SUSPECT:
-        more = _most_of_python(found, python) or "Record with with_stack=True to see which function of yours holds it"
-        notes.append(
-            f"In {format_percent(python)} of the time nothing was recorded: Python's own work. "
-            f"{more[0].upper()}{more[1:]}."
         )
     if found.trace.events[PYTHON]:
         notes.append(

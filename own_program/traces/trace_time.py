@@ -10,7 +10,7 @@ from course_utils.show.formats import format_seconds, listed
 from own_program.traces.anomaly import AnomalyMode, anomaly_mode
 from own_program.traces.cpu_time import CPU_PLACES, CpuTime, cpu_time
 from own_program.traces.data_loader import DataLoaderTime, data_loader_time
-from own_program.traces.events import DEVICE, MARK, Trace, without_collecting
+from own_program.traces.events import DEVICE, MARK, Trace
 from own_program.traces.gpu_time import GPU_PLACES, GpuTime, gpu_time
 from own_program.traces.origin import Origin, origin_of
 from own_program.traces.profiled_steps import ProfiledStep, marked_steps
@@ -93,7 +93,6 @@ class TraceTime:
         return len(marked_steps(self.trace.events[MARK]))
 
 
-@without_collecting()
 def trace_time(trace: Trace) -> TraceTime:
     """Work out where the time of a trace's devices went, or of its CPU."""
     anomaly, origin = anomaly_mode(trace), origin_of(trace)

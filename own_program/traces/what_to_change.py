@@ -9,7 +9,6 @@ from course_utils.show.advice import Advice
 from course_utils.show.formats import format_percent, listed, short_name
 from own_program.traces import cpu_time as on_cpu
 from own_program.traces import gpu_time as on_gpu
-from own_program.traces.events import PYTHON
 from own_program.traces.intervals import length
 from own_program.traces.trace_time import Amount, TraceTime, total
 
@@ -19,7 +18,6 @@ _LEAST = 0.025  # of a step: what saves less at most is no entry
 _LEAST_OF_KERNELS = 0.05  # a kernel does something; a lesson only makes it faster
 _LEAST_MANY = 0.10  # and of many small operators or kernels
 _LEAST_SMALL = 200  # small operators in a step, from which on their number is what costs
-_LEAST_OF_ANOMALY = 0.001  # its checks are the smaller part of what it takes
 _MOST_PER_LAUNCH_US = 100.0  # that the GPU waits for each
 _SMALL_BATCH = 0.25  # of a step that the GPU waits for launches: more work in each would cost little
 _MOST_ENTRIES = 5
@@ -45,8 +43,7 @@ def what_to_change(found: TraceTime) -> tuple[Advice, ...]:
         return ()
     if found.anomaly.checks:  # it slows more than a trace shows, so that all else looks different without it
         advice = _advice(found, _anomaly(found))
-        alone = f"its checks{' and stacks' if found.anomaly.stacks else ''} alone"
-        return (replace(advice, of=f"{advice.of}, {alone}"),) if advice else ()
+        return (replace(advice, of=f"{advice.of}, its checks alone"),)
     entries = _compiles_anew(found)
     if found.largest not in (on_gpu.START, on_gpu.COMPILING, on_cpu.COMPILING):  # what mostly warms up says no more
         entries += _on_cpu(found) if found.cpu else _on_gpu(found)
@@ -57,22 +54,18 @@ def what_to_change(found: TraceTime) -> tuple[Advice, ...]:
 def _advice(found: TraceTime, entry: _Entry) -> Advice | None:
     """An entry with its numbers for each kind of steps, if it can save enough of one."""
     groups = sorted(found.groups, key=lambda group: -group.share(entry.saves))
-    named = [group for group in groups if group.share(entry.saves) >= 0.001][:4]
+    named = [group for group in groups if group.share(entry.saves) >= 0.001][:4] or groups[:1]
     evidence = entry.speaks or entry.saves
-    if not named or min(max(g.share(amount) for g in groups) for amount in (evidence, entry.saves)) < entry.least:
+    if min(max(g.share(amount) for g in groups) for amount in (evidence, entry.saves)) < entry.least:
         return None
     first, only = named[0], sum(len(part.steps.kinds) for part in found.parts) == 1
     of = "a step" if only and not first.whole else first.name
-    of += "".join(f", and at most {_percent(group.share(entry.saves))} of {group.name}" for group in named[1:])
+    of += "".join(f", and at most {format_percent(group.share(entry.saves))} of {group.name}" for group in named[1:])
     of += ", and next to nothing of the others" if len(named) < len(groups) <= 4 else ""
     times = first.times(evidence)
     times += "" if first.whole else " a step" if only else f" in {first.name}"
     because = f"{entry.because[0].upper()}{entry.because[1:]}: {times}.{entry.more and ' '}{entry.more}"
     return Advice(entry.change, because, entry.lesson, min(1.0, first.share(entry.saves)), "at most", of)
-
-
-def _percent(share: float) -> str:
-    return f"{float(f'{100 * share:.2g}'):.15g}%"
 
 
 def _sum(*places: str) -> Amount:
@@ -98,17 +91,15 @@ def _steps(found: TraceTime) -> tuple[int, str]:
 
 
 def _anomaly(found: TraceTime) -> _Entry:
-    mode, marks = found.anomaly, found.marks
-    because = f"{mode.checks / max(1, marks):,.0f} NaN checks {'a step' if marks else 'in all'} ran in the backward "
-    because += f"pass{', and Python stacks were noted for its nodes' if mode.stacks else ''}"
-    more = "torch.is_anomaly_enabled() tells where it is on. Record again without it: the rest looks different then."
-    if not mode.stacks:
-        more += (
-            " It also notes a Python stack for each operator of the forward pass, which often takes longer: that is a "
-            "part of these operators' own time, and shows in a trace with with_stack=True alone."
-        )
+    checks = f"{found.anomaly.checks / max(1, found.marks):,.0f} NaN checks"
+    because = f"{checks} {'a step' if found.marks else 'in all'} ran in the backward pass"
+    more = (
+        "torch.is_anomaly_enabled() tells where it is on. Record again without it: the rest looks different then. It "
+        "also notes a Python stack for each operator of the forward pass, which often takes longer: that is a part of "
+        "these operators' own time, and shows in a trace with with_stack=True alone."
+    )
     amount = _sum(on_gpu.ANOMALY)
-    return _Entry("switch anomaly mode off", "your_own_program", amount, because, _LEAST_OF_ANOMALY, more=more)
+    return _Entry("switch anomaly mode off", "your_own_program", amount, because, 0.0, more=more)
 
 
 def _compiles_anew(found: TraceTime) -> list[_Entry]:
@@ -152,17 +143,6 @@ def _communicates(found: TraceTime, place: str, collectives: Counter[str], becau
     return _Entry(change, lesson, saves, because, speaks=_sum(place), more=more)
 
 
-def _compiles(found: TraceTime, *parts: tuple[Amount, float, str, str], more: str = "") -> list[_Entry]:
-    """One entry for all that a compiler takes away; each part has the least that speaks for it, change and evidence."""
-    speak = [part for part in parts if max(group.share(part[0]) for group in found.groups) >= part[1]]
-    if not speak:
-        return []
-    saves: Amount = lambda step: sum(part[0](step) for part in parts)  # noqa: E731
-    speaks: Amount = lambda step: sum(part[0](step) for part in speak)  # noqa: E731
-    because = "; ".join(part[3] for part in speak)
-    return [_Entry(speak[0][2], "torch_compile", saves, because, 0.0, speaks, more)]
-
-
 def _on_gpu(found: TraceTime) -> list[_Entry]:
     collectives: Counter[str] = sum((gpu.collectives for gpu in found.gpus), Counter())
     hidden = found.share(on_gpu.HIDDEN)
@@ -183,14 +163,6 @@ def _on_gpu(found: TraceTime) -> list[_Entry]:
             "pinned_memory",
             _sum(on_gpu.PAGEABLE),
             "copies from pageable memory, or the CPU's preparing them, held the GPU up",
-        ),
-        _Entry(
-            "call scaled_dot_product_attention",
-            "flash_attention",
-            _sum(on_gpu.ATTENTION),
-            "a softmax between two matrix products, each a kernel of its own, is attention that writes its scores out "
-            "(the products are counted, too, and remain in part)",
-            _LEAST_OF_KERNELS,
         ),
         _Entry(
             "compute in float32 (or less)",
@@ -231,48 +203,20 @@ def _waits_for_the_host(found: TraceTime) -> list[_Entry]:
     because = f"the GPU ran dry while the program waited for it{where}, and idled until more was launched"
     saves = _least(waits, _rest(*on_gpu.IDLE))
     entries = [_Entry("let the program run ahead of the GPU", "host_device_syncs", saves, because, speaks=waits)]
-    parts = [
-        (
-            _sum(on_gpu.POINTWISE),
-            _LEAST_MANY,
-            "fuse elementwise kernels: compile the model",
-            "elementwise kernels ran one after the other, each reading and writing all of its data",
-        ),
-    ]
     # A launch takes 10 us with its operator, and some 50 with much Python around it: more, outside operators, is other
     # work, of which a compiler knows nothing.
     waited, inside = sum(late(step) for group in groups for step in group.steps), sum(gpu.in_operators for gpu in gpus)
-    until, of = "the GPU had nothing to do until the CPU", f" made its next launch, of {launches:,.0f} {each}"
+    because = f"the GPU had nothing to do until the CPU made its next launch, of {launches:,.0f} {each}"
     if waited > _MOST_PER_LAUNCH_US * launches * steps and inside < waited / 2:
         change = "find what the CPU does between its launches, and do less of it"
-        more = "" if found.trace.events[PYTHON] else "Record with with_stack=True to see in which function of yours."
-        because = until + _meanwhile(found, waited) + of
-        return [*entries, *_compiles(found, *parts), _Entry(change, "profiler", late, because, more=more)]
+        more = "With with_stack=True a trace shows in which function of yours."
+        return [*entries, _Entry(change, "profiler", late, because, more=more)]
     change = "launch less: compile the step"
     change += ", with CUDA graphs (mode='reduce-overhead')" if found.trace.nvidia else ""
     more = ""
     if total(groups, late) > _SMALL_BATCH:
         more = "A larger batch, if memory is left, gives each launch more to do."
-    return [*entries, *_compiles(found, (late, _LEAST, change, until + of), *parts, more=more)]
-
-
-def _meanwhile(found: TraceTime, waited: float) -> str:
-    """In which of the program's functions the CPU was while the GPU waited for it, if mostly in one."""
-    functions: Counter[str] = Counter()
-    for gpu in found.gpus:
-        for tid, spans in gpu.silent.items():
-            functions += on_cpu.own_functions(found.trace, tid, spans)
-    name, lasts = next(iter(functions.most_common(1)), ("", 0.0))
-    return f", most of that time in {short_name(name)}," if lasts > waited / 2 else ""
-
-
-def _whose(found: TraceTime) -> str:
-    """What is unknown of operators that a compiler may take, where the trace does not tell the model's."""
-    if found.origin.known:
-        return ""
-    if found.trace.events[PYTHON]:
-        return "No nn.Module called them: compile the function that does."
-    return "Whether they are the model's, or your own code's around it, a recording with with_stack=True tells."
+    return [*entries, _Entry(change, "torch_compile", late, because, more=more)]
 
 
 def _outside(found: TraceTime, operators: Counter[str], steps: int) -> str:
@@ -288,14 +232,10 @@ def _outside(found: TraceTime, operators: Counter[str], steps: int) -> str:
 def _on_cpu(found: TraceTime) -> list[_Entry]:
     cpu, (steps, each), marks = found.cpu, _steps(found), max(1, found.marks)
     assert cpu is not None
-    collectives: Counter[str] = Counter()
-    for name, lasts in cpu.collectives.items():
-        short = next((each for each, pattern in on_gpu.COLLECTIVES.items() if pattern.search(name)), name)
-        collectives[short] += lasts  # type: ignore[assignment]
     because = "the program waited for communication ({}) with no operator running beside it (waits for slower ranks "
     entries = [
         _loads(found, on_cpu.LOADING, "the program was"),
-        _communicates(found, on_cpu.COMMUNICATION, collectives, f"{because}are in it)"),
+        _communicates(found, on_cpu.COMMUNICATION, cpu.collectives, f"{because}are in it)"),
     ]
     if max(group.share(_sum(on_cpu.SMALL)) for group in found.groups) < _LEAST_MANY:
         return entries
@@ -307,5 +247,6 @@ def _on_cpu(found: TraceTime) -> list[_Entry]:
     if cpu.small / steps >= _LEAST_SMALL:
         because = f"{cpu.small / steps:,.0f} operators {each} took under 20 µs of their own, with Python between them"
         change, saves = "fuse small operators: compile the model", _sum(on_cpu.OF_MODEL)
-        entries.append(_Entry(change, "torch_compile", saves, because, _LEAST_MANY, more=_whose(found)))
+        more = "" if found.origin.known else "The trace does not tell whether they are the model's, or your own code's."
+        entries.append(_Entry(change, "torch_compile", saves, because, _LEAST_MANY, more=more))
     return entries

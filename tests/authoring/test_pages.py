@@ -30,7 +30,7 @@ def judged() -> list[JudgedClaim]:
 
 def test_the_ledgers_page_is_short_and_has_a_row_for_each_claim():
     page = claims_pages.claims_page(LESSONS)
-    assert len(page.split()) <= 4600
+    assert len(page.split()) <= 50 * len([claim for lesson in LESSONS for claim in lesson.claims])
     rows = [line for line in page.splitlines() if line.startswith('| <a id="')]
     claims = [claim for lesson in LESSONS for claim in lesson.claims]
     for row, claim in zip(rows, claims, strict=True):
@@ -107,7 +107,7 @@ def test_every_number_of_readme_leads_to_its_record_or_source():
 
 def test_readme_is_short_and_shows_what_diagnose_said():
     lines = readme.README.read_text(encoding="utf-8").splitlines()
-    assert len(lines) <= 120
+    assert len(lines) <= 92 + len(BUILT)
     assert {"make lab", "make test"} <= {line.partition("  ")[0] for line in lines}
     card = readme.card_text()
     assert all(advice.saving in card for advice in recorded(readme.CARD).plan)

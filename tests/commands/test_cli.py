@@ -40,7 +40,6 @@ def box(sandbox: Sandbox) -> Sandbox:
     [
         (["record", "alhpa"], "There is no lesson 'alhpa' (did you mean '00_alpha'?). The lessons are: 00_alpha,"),
         (["recrod"], "invalid choice: 'recrod'"),
-        (["trace", ""], "argument FILE: the name of a file is needed, and this one is empty"),
     ],
 )
 def test_wrong_use_is_answered_with_what_there_is(box, capsys, arguments, message):

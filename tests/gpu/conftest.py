@@ -49,8 +49,3 @@ def full_ceilings() -> Ceilings:
         patch.setenv("COURSE_SIZE", "full")
         limits._measured.cache_clear()
         return limits.ceilings()
-
-
-@pytest.fixture
-def l2_bytes() -> int:
-    return torch.cuda.get_device_properties(torch.cuda.current_device()).L2_cache_size

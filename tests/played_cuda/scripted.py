@@ -69,7 +69,6 @@ class ScriptedCuda:
     resolution_s = 5e-7  # of events
     synchronize_s = 1e-5
     clock_s = 5e-8  # cost of reading the host clock
-    l2_bytes = MIB // 8
     memory_bytes = 8192 * MIB
     queue_limit = 1024  # launches that may wait; one more blocks Python until the GPU has finished one
 
@@ -144,13 +143,6 @@ class ScriptedCuda:
 
     def _sleep(self, cycles: int) -> None:
         self.enqueue(cycles / self.sleep_hz)
-
-    def current_device(self) -> int:
-        return 0
-
-    def get_device_properties(self, device: int) -> types.SimpleNamespace:
-        assert device == 0
-        return types.SimpleNamespace(L2_cache_size=self.l2_bytes)
 
     def memory_stats(self) -> dict[str, int]:
         return {"allocation.all.allocated": self.allocations}

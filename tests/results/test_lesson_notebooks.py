@@ -21,7 +21,8 @@ from tests.made_up_notebooks import code, lesson_of, save, text
 
 
 @pytest.fixture
-def course(tmp_path: Path) -> Path:
+def course(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("COURSE_NOTEBOOKS", str(tmp_path))
     save(tmp_path / "00_measuring.ipynb", text("# 00 · Measuring honestly\n\n*Which is faster?*"))
     save(tmp_path / "04_pinned_memory.ipynb", text("# 04 · Pinned memory"), "compare({}, name='pinned_memory/copy')")
     save(tmp_path / "scratch.ipynb", "x = 1")
@@ -29,23 +30,23 @@ def course(tmp_path: Path) -> Path:
 
 
 def test_lessons_are_found_in_order_with_their_titles_and_by_each_of_their_names(course: Path):
-    assert [(lesson.number, lesson.slug, lesson.title) for lesson in find_lessons(course)] == [
+    assert [(lesson.number, lesson.slug, lesson.title) for lesson in find_lessons()] == [
         (0, "measuring", "Measuring honestly"),
         (4, "pinned_memory", "Pinned memory"),
     ]
     for name in ("04", "pinned_memory", "notebooks/04_pinned_memory.ipynb"):
-        assert find_lesson(name, course).slug == "pinned_memory"
+        assert find_lesson(name).slug == "pinned_memory"
     with pytest.raises(LessonError, match=r"mean '04_pinned_memory'\?\)\. The lessons are: 00_measuring, 04_pinned"):
-        find_lesson("pined_memory", course)
+        find_lesson("pined_memory")
 
 
 def test_a_folder_that_makes_no_sense_is_an_error_that_names_the_file(course: Path):
     save(course / "04_streams.ipynb", "x = 1")
     with pytest.raises(LessonError, match=r"04_pinned_memory.ipynb and 04_streams.ipynb share"):
-        find_lessons(course)
+        find_lessons()
     (course / "04_streams.ipynb").write_text("{")
-    with pytest.raises(LessonError, match=r"04_streams.ipynb is .*not valid JSON"):
-        find_lessons(course)
+    with pytest.raises(LessonError, match=r"04_streams.ipynb is damaged: it is no notebook"):
+        find_lessons()
 
 
 # Experiments

@@ -32,11 +32,9 @@ def comparison(*cases: Measurement, control: Measurement | None = None) -> Compa
 # Measurement
 
 
-def test_median_interval_and_rates_are_of_the_raw_samples() -> None:
+def test_median_and_rates_are_of_the_raw_samples() -> None:
     ten = Measurement("code", (3.0, 1.0, 2.0, 10.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0), items=11)
-    assert (ten.rounds, ten.median_s, ten.interval_s.ends) == (10, 5.5, (1.0, 10.0))
-    assert not Measurement("code", (1.0,) * 7).interval_s.bounded
-    assert (ten.rate("items"), ten.rate("bytes")) == (2, None)
+    assert (ten.rounds, ten.median_s, ten.rate("items"), ten.rate("bytes")) == (10, 5.5, 2, None)
 
 
 @pytest.mark.parametrize(
@@ -205,8 +203,8 @@ def test_a_table_of_ranks_has_the_plain_values_and_their_units() -> None:
 
 
 def test_paired_times_of_ranks_are_those_of_the_slowest() -> None:
-    compared = RANKS.comparison("steps", practical=0.05)
-    assert (compared.baseline, compared.rounds, compared.practical) == ("plain", ROUNDS, 0.05)
+    compared = RANKS.comparison("steps")
+    assert (compared.baseline, compared.rounds) == ("plain", ROUNDS)
     # 1.5 on rank 1 against 2 on rank 0.
     assert compared["dear"].ratio == pytest.approx(2 / 1.5)
     assert compared["dear"].verdict == "SLOWER"
@@ -214,12 +212,6 @@ def test_paired_times_of_ranks_are_those_of_the_slowest() -> None:
     # A rank with nothing to do in a case does not count there.
     idle = ranks_of({"steps": rounds_of(1, 2)}, {"steps": rounds_of(9, 1, idle="plain")}).comparison("steps")
     assert idle["dear"].ratio == pytest.approx(2)
-
-
-def test_rounds_that_do_not_fit_are_refused() -> None:
-    other = {**rounds_of(1, 2), "labels": ["dear", "plain"]}
-    with pytest.raises(ValueError, match="other cases"):
-        ranks_of({"loss": rounds_of(1, 2)}, {"loss": other}).comparison("loss")
 
 
 def test_the_order_of_what_ranks_reported_outlives_a_file() -> None:
@@ -254,5 +246,5 @@ def test_wrong_names_are_answered_with_the_right_ones() -> None:
         _PAIR["cas"]
     with pytest.raises(KeyError, match="no point n=2 in this sweep; there are: 1, 8"):
         _SWEEP[2]
-    with pytest.raises(KeyError, match="rank 0 reported no 'lost'; there are: step_s, peak_bytes"):
+    with pytest.raises(KeyError, match="no 'lost' here; there are: step_s, peak_bytes"):
         RANKS[0]["lost"]

@@ -73,8 +73,6 @@ def test_a_record_keeps_what_it_is_about(tmp_path: Path) -> None:
     assert save_lesson(loaded, tmp_path).read_bytes() == before
     assert before.count(b"cpu_model") == 1  # the environment stands once
     assert loaded.result("tiny/pair")["fast"].verdict == "FASTER"
-    with pytest.raises(RecordError, match=r"no experiment 'tiny/none'.*tiny/pair.*course record tiny"):
-        loaded.result("tiny/none")
 
 
 def test_a_file_has_a_line_for_each_series_of_numbers_and_touches_no_text(tmp_path: Path) -> None:
@@ -160,26 +158,18 @@ def reference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ("old", "new", "words"),
     [
         ('"data"', "data", "cannot be read"),
-        ('"schema_version"', '"version"', "not a record of this course"),
-        ('"code_hash"', '"hash"', "damaged"),
+        ('"schema_version": 3', '"schema_version": 4', "schema version 4, and this course reads 3. Update the course"),
+        ('"code_hash"', '"hash"', "cannot be read"),
         ("0.001,", '"fast",', "damaged"),
     ],
 )
-def test_a_damaged_file_is_one_clear_message(reference: Path, old: str, new: str, words: str) -> None:
+def test_a_file_that_cannot_be_used_is_one_clear_message(reference: Path, old: str, new: str, words: str) -> None:
     path = save_lesson(lesson_record(), reference)
     text = path.read_text("utf-8")
     assert old in text
     path.write_text(text.replace(old, new), encoding="utf-8")
     with pytest.raises(RecordError, match=f"^.*amd-epyc-2-cores.*{words}.*course record tiny.*$"):  # one line
         recorded("tiny/pair", machine=CPU.machine)
-
-
-def test_a_record_of_another_schema_says_what_to_do(reference: Path) -> None:
-    path = save_lesson(lesson_record(), reference)
-    path.write_text(path.read_text("utf-8").replace('"schema_version": 3', '"schema_version": 4'), encoding="utf-8")
-    words = r"schema version 4, and this course reads 3\. Update the course \(git pull\), or run.*record tiny"
-    with pytest.raises(RecordError, match=words):
-        load_lesson(path)
 
 
 # recorded()
@@ -196,22 +186,25 @@ def test_the_newest_gpu_is_preferred_even_to_a_newer_cpu(reference: Path) -> Non
     assert recorded("tiny/pair", machine=CPU.machine).environment == CPU
 
 
-def test_a_machine_is_found_by_the_beginning_of_its_name_as_long_as_no_other_has_it(reference: Path) -> None:
+def test_a_machine_is_found_by_the_beginning_of_its_name_and_of_two_it_is_the_newer_record(reference: Path) -> None:
     longer = dataclasses.replace(GPU, machine=f"{GPU.machine}-140gib-3fa2")
     save_lesson(lesson_record(environment=longer), reference)
     # What was written before the machine got its longer name goes on being found.
     assert recorded("tiny/pair", machine=GPU.machine).environment == longer
     other = dataclasses.replace(GPU, machine=f"{GPU.machine}-140gib-51f9")
-    save_lesson(lesson_record(environment=other), reference)
-    with pytest.raises(RecordError, match=rf"'{GPU.machine}' may be {longer.machine} or {other.machine}"):
-        recorded("tiny/pair", machine=GPU.machine)
+    save_lesson(
+        lesson_record(comparison(other, "tiny/more"), environment=other, at="2026-11-02T10:00:00+00:00"), reference
+    )
+    assert recorded("tiny/pair", machine=GPU.machine).environment == longer
+    save_lesson(lesson_record(environment=other, at="2026-11-02T10:00:00+00:00"), reference)
+    assert recorded("tiny/pair", machine=GPU.machine).environment == other
 
 
 def test_unknown_names_are_answered_with_what_there_is(reference: Path) -> None:
     save_lesson(lesson_record(environment=GPU), reference)
     save_lesson(lesson_record(comparison(name="other/pair"), lesson="other"), reference)
     for name, machine, message in (
-        ("tiny", None, "'lesson/experiment', for example 'pinned_memory/copy'"),
+        ("tiny", None, r"no record holds 'tiny'.*Lesson 'tiny' on nvidia-h200 holds: tiny/pair"),
         ("tinny/pair", None, r"lesson 'tinny' \(did you mean 'tiny'\?\).*Recorded lessons: other, tiny\."),
         ("tiny/pair", CPU.machine, "no record of amd-epyc-2-cores holds 'tiny/pair'.*on nvidia-h200 holds: tiny/pair"),
     ):

@@ -9,7 +9,7 @@ import pytest
 
 from course_utils.show.cards import MARKS, Bar, Card, Row, Toned, speed_axis
 from course_utils.show.tables import Sheet, named_values
-from tests.example_results import CPU, GPU, LONG, RESULTS, comparison_of, measurement_of
+from tests.example_results import CPU, GPU, LONG, RESULTS, comparison_of
 from tests.html_checks import Parsed
 
 CARD = Card(
@@ -104,18 +104,3 @@ def test_the_recorded_machine_stands_behind_each_case_that_it_has_and_is_named()
     assert [row.behind for row in card.rows] == [case.bar for case in behind]
     assert card.provenance.startswith(CPU.caption)
     assert card.axis.high > behind["pinned"].bar.high
-
-
-def _halves(second: float, **more: object) -> str:
-    """What a measurement shows whose second half took so many times as long as the first."""
-    times = [1e-3 * (1 + (i * 7 % 5) / 1000) * (second if i >= 20 else 1) for i in range(40)]
-    return " ".join(repr(measurement_of(elapsed_s=tuple(times), **more)).split())
-
-
-def test_two_halves_of_the_samples_are_the_control_of_a_measurement():
-    assert "drifted" not in _halves(1.0)
-    assert "the second half took 1.50 times as long as the first. Stop other programs" in _halves(1.5)
-    assert "the second half was 2.00 times as fast" in _halves(0.5)
-    assert _halves(8.0).startswith("This machine was too busy to tell: the same code strayed by a factor of 8.")
-    for second in (1.0, 1.5):
-        assert _halves(second, busy="Other programs kept 1.3 of 2 cores busy.").count("1.3 of 2 cores") == 1

@@ -6,7 +6,6 @@ from course_utils import recorded
 from course_utils.results.measurement import bytes_text
 from course_utils.results.sweep import Sweep
 from course_utils.results.table import Table
-from course_utils.results.verdicts import verdict_words
 from course_utils.show.cards import Axis, Bar, Card, Row
 from course_utils.show.tables import Column, Grid
 
@@ -38,7 +37,7 @@ def beside(steps: Sweep, copies: Table) -> Card:
         "peak": [bytes_text(out_of_place) for out_of_place, _ in both],
         "peak, in place": [bytes_text(in_place) for _, in_place in both],
         "copies added": [f"{copies[name]['in place'] - copies[name]['out of place']}" for name in names],
-        "step's time": [verdict_words(steps[name]["in place"]) for name in names],
+        "step's time": [steps[name]["in place"].cell for name in names],
     }
     table = Grid("", (Column("", (*names,), numeric=False), *(Column(head, (*it,)) for head, it in columns.items())))
     return Card(point(steps), table=table, numbers=steps.card().numbers, **steps.stamp("time: in place, against out"))

@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 from course_utils import recorded
 from course_utils.results.sweep import Sweep, SweepPoint
-from course_utils.results.verdicts import verdict_words
 from course_utils.show.timeline import Span, Timeline, timeline
 
 STEPS = {8: "long step", 1: "short step"}
@@ -42,7 +41,7 @@ def point(loop: Sweep) -> str:
     said = []
     for products, kind in STEPS.items():
         plain, pinned = (1e3 * seconds_a_step(loop, products, way) for way in ("pageable", "pinned"))
-        verdict = verdict_words(loop[products]["pinned"])
+        verdict = loop[products]["pinned"].cell
         said.append(f"{kind.capitalize()}: plain loader {plain:.2f} ms, pinning {pinned:.2f} ms ({verdict}).")
     return " ".join(said)
 

@@ -64,17 +64,10 @@ class MadeUp:
         return json.dumps({"schemaVersion": 1, **header, "traceEvents": self.events}).encode()
 
 
-def ahead(*kernels: tuple[str, float], count: int = 3) -> MadeUp:
-    """Steps of 1000 us with kernels of some duration, one after the other, all launched a step ahead of the GPU."""
+def busy_steps(count: int = 4, kernel: str = GEMM) -> MadeUp:
+    """Steps of 1000 us of a GPU that always has something to do: four kernels each, launched a step ahead of it."""
     made = MadeUp()
     for start in made.steps(count):
-        at = start + 1000
-        for place, (kernel, lasts) in enumerate(kernels):
-            made.work(kernel, at, lasts, launched=start + 5 + 4 * place)
-            at += lasts
+        for place in range(4):
+            made.work(kernel, start + 1000 + 250 * place, 250, launched=start + 5 + 4 * place)
     return made
-
-
-def busy_steps(count: int = 4, kernel: str = GEMM, parts: int = 4) -> MadeUp:
-    """Steps of a GPU that always has something to do."""
-    return ahead(*[(kernel, 1000 / parts)] * parts, count=count)

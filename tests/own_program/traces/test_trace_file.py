@@ -8,11 +8,8 @@ import pickle
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from own_program import command
-from own_program.traces import trace_file
 from own_program.traces.events import KERNEL, TraceFileError, read_events
 from own_program.traces.trace_report import read_trace
 from tests.own_program.traces.made_up import busy_steps
@@ -44,22 +41,6 @@ def test_the_command_reads_a_file_and_says_which_is_missing(tmp_path: Path, caps
     assert "No such file" in capsys.readouterr().err
     assert command.main(["trace", str(tmp_path / "rank0.json")]) == 0
     assert capsys.readouterr().out.startswith("Nothing stands out")
-
-
-@settings(max_examples=30)
-@given(st.integers(0, len(WHOLE)), st.binary(max_size=6))
-def test_damage_anywhere_gives_an_answer_or_a_sentence(at: int, what: bytes):
-    try:
-        repr(read_trace(WHOLE[:at] + what + WHOLE[at + len(what) :]))
-    except TraceFileError as error:
-        assert "\n" not in str(error)  # noqa: PT017 - not every example fails
-
-
-def test_what_is_too_large_is_refused(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(trace_file, "_MOST_TEXT", len(WHOLE) - 1)
-    for content in (WHOLE, gzip.compress(WHOLE)):
-        with pytest.raises(TraceFileError, match="record fewer steps, without with_stack"):
-            read_events(content)
 
 
 def test_the_header_may_stand_after_the_events_and_a_list_of_events_is_a_trace():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,6 @@ from tests.own_program.traces.made_up import (
     POINTWISE,
     TO_GPU,
     MadeUp,
-    ahead,
     busy_steps,
 )
 
@@ -158,24 +158,6 @@ def test_16_bits_are_of_a_type_that_the_gpu_computes_in(gpu: dict[str, Any], how
     assert found == ([f"compute in 16 bits ({how})"] if how else [])
 
 
-SOFTMAX = "void (anonymous namespace)::softmax_warp_forward<float, float, float, 10, {}, false>(float*, float const*)"
-
-
-@pytest.mark.parametrize(
-    ("kernels", "lesson", "saves"),
-    [
-        ((GEMM, SOFTMAX.format("false"), "dropout", GEMM, *["layer_norm"] * 4), "flash_attention", 0.5),
-        ((GEMM, SOFTMAX.format("true"), "dropout", GEMM, *["layer_norm"] * 4), None, 0),  # a log-softmax: the loss
-        ((GEMM, POINTWISE, POINTWISE, GEMM, GEMM), "torch_compile", 0.4),
-        ((GEMM, POINTWISE, GEMM, POINTWISE, GEMM), None, 0),
-    ],
-)
-def test_several_kernels_that_one_could_do(kernels: tuple[str, ...], lesson: str | None, saves: float):
-    made = ahead(*((kernel, 1000 / len(kernels)) for kernel in kernels))
-    found = [(advice.lesson, advice.saves) for advice in read(made).plan]
-    assert found[:1] == ([(lesson, pytest.approx(saves))] if lesson else [])
-
-
 def test_kinds_of_steps_are_not_averaged():
     made = MadeUp()
     for number in range(6):
@@ -283,7 +265,6 @@ def test_small_operators_of_the_programs_own_loop_are_told_from_a_models():
         made.event("python_function", "train.py(12): collate", start, 6000)
         for call in range(300):
             made.op("aten::add", start + 20 * call, 10)
-        made.event("python_function", "nn.Module: Net_0", start + 6000, 400)
         for layer in range(20):
             made.op("aten::linear", start + 6000 + 20 * layer, 10, **{"Sequence number": start + layer})
             made.op(f"{NODE}AddmmBackward0", start + 6970 - 30 * layer, 30, **{"Sequence number": start + layer})
@@ -319,6 +300,43 @@ def test_a_trace_of_rocm_ties_calls_to_kernels_by_their_external_id():
     report = read(made)
     assert share(report, places.LAUNCH) == pytest.approx(0.4)
     assert only(report).lesson == "torch_compile"
+
+
+def check(made: MadeUp, start: float) -> None:
+    """A NaN check of anomaly mode, of 30 us."""
+    made.op("aten::isnan", start, 9)
+    made.op("aten::ne", start + 1, 6)
+    made.op("aten::item", start + 21, 9)
+
+
+def backward(checked: Callable[[int], bool]) -> MadeUp:
+    """Steps of 10 ms: a forward pass of 5 ms, ten nodes of 400 us, and a check after their work."""
+    made = MadeUp()
+    for start in made.steps(4, 10_000):
+        made.op("aten::addmm", start, 5000)
+        for node in range(10):
+            at = start + 5000 + 400 * node
+            made.op(NODE + "MmBackward0", at, 400)
+            made.op("MmBackward0", at + 1, 300)
+            made.op("aten::mm", at + 2, 290)
+            if checked(node):
+                check(made, at + 310)
+        made.op(f"{NODE}torch::autograd::AccumulateGrad", start + 9000, 10)
+    return made
+
+
+def test_anomaly_mode_is_told_by_its_checks_and_bounded_by_them_alone():
+    advice = read_trace(backward(lambda node: True).json()).plan[0]
+    assert (advice.change, advice.lesson) == ("switch anomaly mode off", "your_own_program")
+    assert advice.saving == "at most 3% of a step, its checks alone"
+    assert advice.because.startswith("10 NaN checks a step ran in the backward pass: 300 µs a step.")
+
+
+def test_checks_of_the_program_are_no_anomaly_mode():
+    made = backward(lambda node: node % 3 == 0)  # a gradient scaler's, a loss's, or a hook's on each module
+    for number in range(4):
+        check(made, 10_000 * number + 9200)  # nor is one after the backward pass
+    assert "switch anomaly mode off" not in [advice.change for advice in read_trace(made.json()).plan]
 
 
 def test_what_torch_records_is_understood(tmp_path: Path):

@@ -64,8 +64,7 @@ def trace_requests(work: Callable[[int], Any], lengths: tuple[int, int] = (32, 9
 def _traced(work: Callable[[int], Any], length: int) -> tuple[list[TracedBlock], int]:
     """The blocks that a call asks for, and the number of moments."""
     with LiveStorages() as storages:
-        returned = work(length)
-    del returned
+        _outlives = work(length)
     return [block for block in storages.blocks if block.born and block.size_bytes], len(storages.times_ns)
 
 
@@ -74,10 +73,8 @@ def training_events(
 ) -> tuple[list[Event], list[int]]:
     """A whole training: the weights, a ``first step`` that makes the optimizer's state, and every other ``step``.
 
-    ``lengths`` are the tokens in a row of each batch; all sizes are multiplied by ``factor``.
-
-    Returns:
-        The events, and after how many of them each step ends.
+    Gives the events, and after how many of them each step ends. ``lengths`` are the tokens in a row of each batch; all
+    sizes are multiplied by ``factor``.
     """
     events: list[Event] = [Allocate(name, factor * weight.nbytes) for name, weight in model.named_parameters()]
     ends = []

@@ -1,4 +1,4 @@
-"""Which tensors' memory is alive during a call on the CPU, and when it came and went.
+"""Which tensors' memory is alive during a call, and when it came and went.
 
 A dispatch mode sees every operation that a tensor goes through, in the backward pass, too: autograd hands the modes of
 the thread that calls ``backward()`` on to the threads in which it works. Memory belongs to storages, not to tensors, so
@@ -14,11 +14,11 @@ from __future__ import annotations
 import gc
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
@@ -185,3 +185,33 @@ class LiveStorages(StorageMode):
 def _is_followed(storage: torch.UntypedStorage) -> bool:
     """Whether torch allocated this memory on the CPU; a fake tensor says that it is there, and its storage knows."""
     return storage.device.type == "cpu" and (storage.resizable() or not storage.nbytes())
+
+
+class Levels(NamedTuple):
+    """Bytes before a call and after it, and the most that it held on top of what was there before."""
+
+    start_bytes: int
+    end_bytes: int
+    extra_peak_bytes: int
+
+
+def levels_of(call: Callable[[], Any]) -> Levels:
+    """Call once, and tell the levels of memory: a GPU's allocator counts them, on a CPU the storages are followed.
+
+    Example:
+        >>> x = torch.ones(2**20, device="cuda" if torch.cuda.is_available() else "cpu")
+        >>> levels_of(lambda: x + 1).extra_peak_bytes // 2**20
+        4
+    """
+    if not torch.cuda.is_available():
+        with LiveStorages() as storages:
+            call()
+        totals = storages.totals_bytes
+        return Levels(totals[0], totals[-1], max(totals) - totals[0])
+    gc.collect()
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    start = torch.cuda.memory_allocated()
+    call()
+    torch.cuda.synchronize()
+    return Levels(start, torch.cuda.memory_allocated(), torch.cuda.max_memory_allocated() - start)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import gc
 import pickle
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -17,7 +16,7 @@ from course_utils.materials.models import GPT
 from course_utils.materials.text import library_text
 from course_utils.measure.machine import device_kind, environment, scaled
 from course_utils.memory.cuda_history import read_history
-from course_utils.memory.live_storages import LiveStorages
+from course_utils.memory.live_storages import Levels, levels_of
 from course_utils.results.memory_trace import MemoryBlock, MemoryTrace
 from course_utils.results.store import keep
 
@@ -110,26 +109,5 @@ def loss_inputs(dtype: torch.dtype) -> list[torch.Tensor]:
     return [*rounded, torch.randint(words, (tokens,), generator=generator).to(DEVICE)]
 
 
-class Levels(NamedTuple):
-    """Bytes before a call and after it, and the most that it held on top of what was there before."""
-
-    start_bytes: int
-    end_bytes: int
-    extra_peak_bytes: int
-
-
 def traced(make: Callable[..., Callable[[], None]], **how: Any) -> Levels:
-    """Follow one call of what ``make`` makes: by the GPU's allocator, or by the storages of a CPU's tensors."""
-    call = make(**how)
-    if DEVICE != "cuda":
-        with LiveStorages() as storages:
-            call()
-        totals = storages.totals_bytes
-        return Levels(totals[0], totals[-1], max(totals) - totals[0])
-    gc.collect()
-    torch.cuda.synchronize()
-    torch.cuda.reset_peak_memory_stats()
-    start = torch.cuda.memory_allocated()
-    call()
-    torch.cuda.synchronize()
-    return Levels(start, torch.cuda.memory_allocated(), torch.cuda.max_memory_allocated() - start)
+    return levels_of(make(**how))

@@ -9,6 +9,7 @@ import torch
 
 from course_utils.measure.compare import CaseError, compare, measure
 from course_utils.measure.devices import CudaDevice
+from course_utils.memory.live_storages import levels_of
 
 MIB = 2**20
 
@@ -43,6 +44,12 @@ def test_peaks_equal_the_allocators_own_statistics(device: CudaDevice) -> None:
     )
     assert device.peak_memory(_known_pattern) == expected
     del held
+
+
+def test_levels_of_a_call_are_the_allocators() -> None:
+    kept: list[torch.Tensor] = []
+    levels = levels_of(lambda: kept.append(_known_pattern()))
+    assert (levels.end_bytes - levels.start_bytes, levels.extra_peak_bytes) == (4 * MIB, 30 * MIB)
 
 
 @pytest.mark.parametrize("greedy_first", [True, False])

@@ -36,12 +36,8 @@ ON_A_GPU = SETTINGS | {
     "buckets of 32": {"bucket": 32},
     "default again": {},
 }
-GPU_UNITS = {
-    "gets through from": "percent",
-    "other steps": "ratio",
-    "peak reserved": "bytes",
-    "peak allocated": "bytes",
-}
+GPU_UNITS = {"gets through from": "percent", "other steps": "ratio"}
+GPU_UNITS |= dict.fromkeys(("peak reserved", "peak allocated"), "bytes")
 
 
 def step(*sizes_mib: int) -> list[Event]:

@@ -98,5 +98,5 @@ def test_what_pytorch_asks_for_is_what_the_page_says(strategy: str, formula: flo
     sent = 0.0
     for kind, (name, times) in _COLLECTIVES.items():
         members = 8 // shards if kind == "all-reduce" else shards
-        sent += times * (members - 1) / members * collectives.traffic().get(name, {"bytes": 0})["bytes"]
+        sent += times * (members - 1) / members * collectives.traffic.get(name, {"bytes": 0})["bytes"]
     assert sent / parameters == pytest.approx(formula, rel=1e-9)

@@ -445,7 +445,6 @@ class PlayedCuda(ScriptedCuda):
             "memorySnapshot": lambda pool: {"segments": [], "device_traces": [[]], "allocator_settings": {}},
             "record_memory_history": lambda *given: None,
             "attach_out_of_memory_observer": lambda observer: None,
-            "isHistoryEnabled": lambda: False,
             "CUDAAllocator_AllocatorState": type("AllocatorState", (), {}),
         }
 

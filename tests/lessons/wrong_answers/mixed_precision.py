@@ -42,13 +42,11 @@ def unscales_late(loss, model, optimizer, scaler):
 
 
 WRONG = {
-    "check_scaled_step": {
-        "no_scaling": step(scales=False, scalers_step=False, updates=False),
-        "own_step": step(scalers_step=False, updates=False),
-        "clips_scaled": step(),
-        "no_update": step(unscales=True, updates=False),
-        "early_update": updates_early,
-        "late_unscale": unscales_late,
-        "no_clipping": step(unscales=True, clips=False),
-    },
+    "no_scaling": step(scales=False, scalers_step=False, updates=False),
+    "own_step": step(scalers_step=False, updates=False),
+    "clips_scaled": step(),
+    "no_update": step(unscales=True, updates=False),
+    "early_update": updates_early,
+    "late_unscale": unscales_late,
+    "no_clipping": step(unscales=True, clips=False),
 }

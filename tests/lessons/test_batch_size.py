@@ -1,4 +1,4 @@
-"""`batch_size`: its search for the largest batch, as the reference page has it, and how its runs are counted."""
+"""`batch_size`: its search for the largest batch, as the reference page has it."""
 
 from __future__ import annotations
 

@@ -679,7 +679,7 @@ def install() -> None:
     # Few calls are enough: nothing here is noise.
     PLAYED.install(types.SimpleNamespace(setattr=_put_path))
     _put(time, perf_counter=PLAYED.perf_counter, sleep=_slept)
-    _put(rounds, _TEST_BUDGET_S=3.0)
+    _put(rounds, _TEST_BUDGET_S=1.0)
 
 
 _PROPERTIES = types.SimpleNamespace(

@@ -223,9 +223,6 @@ def _by_version(stated: Any) -> dict[str, str]:
 
 def _claim(entry: dict[str, Any], rows: dict[str, PublishedRow], slug: str) -> Claim:
     where = f"{slug}/lesson.yml, {entry.get('id', 'a claim without an id')}"
-    entry = dict(entry)
-    if entry.pop("contradicted", False):
-        entry["verdict"] = f"{entry.get('verdict')} otherwise"
     try:
         says = [_row_says(each, rows) for each in entry.get("published", ())]
     except ValueError as error:

@@ -20,9 +20,7 @@ ROW = {
     "id": "somebody_gpu",
     "compared": "copies, pinned and pageable",
     "hardware": "Some GPU",
-    "versions": "not stated",
     "date": "2026-01",
-    "n": "not stated",
     "uncontrolled": "batch differs",
     "source": SOURCE,
     "seen": "2026-11-23",
@@ -80,7 +78,7 @@ def test_rows_answer_where_no_record_of_ours_does(lesson, tmp_path):
     numbers = [{"name": "pinned_ms", "value": 6}, {"name": "pageable_ms", "value": 2}]
     against = ROW | {"id": "other", "numbers": numbers}
     says = {"row": "other", "refuted": "pinned_ms > pageable_ms"}
-    (claim,) = lesson([against], CLAIM | {"published": [says], "contradicted": True}).claims
+    (claim,) = lesson([against], CLAIM | {"published": [says], "verdict": "published otherwise"}).claims
     assert (judge(claim, tmp_path).verdict, claim.word, claim.is_by_others) == ("published otherwise", "No", True)
     both = CLAIM | {"published": [*CLAIM["published"], says], "verdict": "depends (published)"}
     (claim,) = lesson([ROW, against], both).claims

@@ -7,7 +7,8 @@ import os
 import subprocess
 import sys
 
-OLDEST, NEWEST = (3, 11), (3, 13)
+from tools.supported_python import NEWEST, OLDEST
+
 ROOT = os.path.dirname(os.path.abspath(__file__))
 
 

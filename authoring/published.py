@@ -94,10 +94,10 @@ class PublishedNumber:
 class PublishedRow:
     id: str
     compared: str
-    hardware: str
-    versions: str
+    hardware: str = NOT_STATED
+    versions: str = NOT_STATED
     date: str
-    n: str
+    n: str = NOT_STATED
     uncontrolled: str
     source: Source
     seen: str

@@ -12,7 +12,7 @@ from course_utils.results.comparison import Comparison
 from course_utils.results.curves import Curve, Curves
 from course_utils.results.environment import Environment
 from course_utils.results.measurement import Measurement
-from course_utils.results.memory_trace import MemoryBlock, MemoryPhase, MemoryTrace
+from course_utils.results.memory_trace import MemoryBlock, MemoryTrace
 from course_utils.results.rank_results import RankReport, RankResults
 from course_utils.results.reading import Reading
 from course_utils.results.sweep import Sweep, SweepPoint
@@ -136,18 +136,15 @@ def curves_of() -> Curves:
 
 def memory_trace_of() -> MemoryTrace:
     """A training step of a network with eight layers: up in the forward pass, down in the backward pass."""
-    mib, blocks = 2**20, [MemoryBlock(100_000, 0, 36, "other")]
+    mib, blocks = 2**20, [MemoryBlock(100_000, 0, 36, "data.py:3 load")]
     for layer in range(8):
-        module, line = f"Net.layers.{layer}", "net.py:12 Net.forward"
-        back = 24 - 2 * layer
-        blocks.append(MemoryBlock(3 * mib, 0, 36, "weights", module))
-        blocks.append(MemoryBlock(5 * mib, 1 + layer, back + 1, "activations", module, line, "addmm"))
-        blocks.append(MemoryBlock(4 * mib, back, back + 2, "temporaries", module, f"{line}, backward", "mm"))
-        blocks.append(MemoryBlock(3 * mib, back, 26 + layer, "gradients", module, f"{line}, backward", "mm"))
-    phases = (MemoryPhase("forward", 1, 8), MemoryPhase("backward", 9, 25))
-    meter = {"meter": "torch's profiler", "meter_bytes": 70 * 2**20, "metered_bytes": 60 * 2**20}
-    fields = {"name": "memory/step", "phases": phases, "allocations": 24} | meter
-    return MemoryTrace("a training step", "cpu", tuple(range(0, 36 * 37, 37)), tuple(blocks), CPU, **fields)
+        line, back = f"net.py:{12 + layer} forward", 24 - 2 * layer
+        blocks.append(MemoryBlock(3 * mib, 0, 36, "net.py:5 __init__"))
+        blocks.append(MemoryBlock(5 * mib, 1 + layer, back + 1, line))
+        blocks.append(MemoryBlock(4 * mib, back, back + 2, "no Python frame"))
+        blocks.append(MemoryBlock(3 * mib, back, 26 + layer, "no Python frame"))
+    times_us, name = tuple(range(0, 36 * 37, 37)), "memory/step"
+    return MemoryTrace("a training step", "cpu", times_us, tuple(blocks), CPU, name=name, allocations=24)
 
 
 def ranks_of() -> RankResults:

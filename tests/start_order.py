@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[1]
 SLOW = (
     "lessons/test_cuda_cells.py",
     "authoring/test_book.py",
-    "ranks/test_scripts_fsdp_details.py",
+    "ranks/test_scripts_fsdp.py",
     "ranks/test_launch.py",
     "ranks/test_scripts_ddp.py",
     "test_lab.py",

@@ -5,70 +5,44 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Sequence
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import NamedTuple
 
 import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
 _NOT_IN_THE_SUM = ("tests", "YAML of lessons")
-_LISTED = ("*.py", "course_utils/lessons/*.yml")
+# What git knows, and what is new and not ignored.
+_LIST = ("git", "ls-files", "--cached", "--others", "--exclude-standard", "*.py", "course_utils/lessons/*.yml")
 
 
-class Room(NamedTuple):
-    """A part of the course: its patterns of paths, the lines that it may have, and those that it has."""
-
-    name: str
-    paths: list[str]
-    budget: int
-    lines: int
-
-    @property
-    def over(self) -> str:
-        """What to do, if the room has more than it may have; else empty."""
-        if self.lines <= self.budget:
-            return ""
-        return (
-            f"{self.name} has {self.lines - self.budget} lines more than its budget of {self.budget:,}: delete "
-            "something in it, or raise the budget in tools/budgets.yml, and say in the commit why."
-        )
-
-
-def rooms() -> tuple[list[Room], list[str]]:
-    """The rooms in the list's order, and the files that have none."""
-    listed = yaml.safe_load(Path(__file__).with_name("budgets.yml").read_text(encoding="utf-8"))["rooms"]
-    counted, without = Counter[str](), []
-    # What git knows, and what is new and not ignored.
-    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", *_LISTED]
-    for path in subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines():
-        fitting = (name for name, room in listed.items() if any(fnmatch(path, pattern) for pattern in room["paths"]))
-        name = next(fitting, None)
-        if name is None:
-            without.append(path)
+def counted() -> tuple[list[tuple[str, int, int]], list[str]]:
+    """Each room with its lines and its budget, and what is wrong, in sentences."""
+    rooms = yaml.safe_load(Path(__file__).with_name("budgets.yml").read_text(encoding="utf-8"))["rooms"]
+    lines, wrong = Counter[str](), []
+    for path in subprocess.run(_LIST, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines():
+        fitting = (name for name, room in rooms.items() if any(fnmatch(path, pattern) for pattern in room["paths"]))
+        if (name := next(fitting, None)) is None:
+            wrong.append(f"{path} has no room in tools/budgets.yml.")
         elif (ROOT / path).is_file():
-            counted[name] += len((ROOT / path).read_text(encoding="utf-8").splitlines())
-    return [Room(name, room["paths"], room["budget"], counted[name]) for name, room in listed.items()], without
-
-
-def table(of: Sequence[Room]) -> str:
-    """A line for each room, and before the last ones the sum of what stands outside of tests."""
-    rows = [(room.name, f"{room.lines:,}", f"{room.budget:,}") for room in of]
-    summed = [room for room in of if room.name not in _NOT_IN_THE_SUM]
-    sums = (sum(room.lines for room in summed), sum(room.budget for room in summed))
-    rows.insert(len(summed), ("outside of tests", *(f"{each:,}" for each in sums)))
-    width = max(len(name) for name, *_ in rows)
-    return "\n".join(
-        f"{name:<{width}}{lines:>9}{budget:>9}" for name, lines, budget in [("room", "lines", "budget"), *rows]
-    )
+            lines[name] += len((ROOT / path).read_text(encoding="utf-8").splitlines())
+    wrong += [
+        f"{name} has {lines[name] - room['budget']} lines more than its budget of {room['budget']:,}: delete something "
+        "in it, or raise the budget in tools/budgets.yml, and say in the commit why."
+        for name, room in rooms.items()
+        if lines[name] > room["budget"]
+    ]
+    return [(name, lines[name], room["budget"]) for name, room in rooms.items()], wrong
 
 
 def main() -> int:
     """Print the table and what is wrong with it, and return the exit status."""
-    of, without = rooms()
-    print(table(of))
-    wrong = [room.over for room in of if room.over] + [f"{path} has no room in tools/budgets.yml." for path in without]
+    rooms, wrong = counted()
+    summed = [room for room in rooms if room[0] not in _NOT_IN_THE_SUM]
+    sums = ("outside of tests", sum(lines for _, lines, _ in summed), sum(budget for *_, budget in summed))
+    print(f"{'room':<30}{'lines':>9}{'budget':>9}")
+    for name, lines, budget in [*summed, sums, *rooms[len(summed) :]]:
+        print(f"{name:<30}{lines:>9,}{budget:>9,}")
     print(*wrong, sep="\n", file=sys.stderr)
     return 1 if wrong else 0
 

@@ -17,7 +17,6 @@ from tools.workspace import copy_pages, refresh
 
 ROOT = Path(__file__).resolve().parents[1]
 FIRST_LESSON = f"{file_name(slugs()[0])}.ipynb"
-CELL_TIMEOUT_S = 240
 
 
 def main(arguments: list[str]) -> int:
@@ -81,7 +80,7 @@ def test(arguments: list[str]) -> int:
     # The tests start hundreds of processes. Without bytecode each of them would compile the course anew.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     stages = [stage for stage in STAGES if not asked or stage in asked]
-    if set(stages) - {"lint", "notebooks"}:
+    if "tests" in stages:
         _run([python, "-m", "tests.browser"])
     outcomes = {}
     for name, command in _commands(stages):
@@ -149,29 +148,17 @@ def lint(arguments: list[str]) -> int:
 def _commands(stages: list[str]) -> Iterator[tuple[str, list[str] | None]]:
     """What to run under which name; None is the lint.
 
-    Stages whose tests can run beside each other are one run of pytest: its workers take from all of them until nothing
-    is left, and each has imported torch and the tests only once. What measures time runs alone, at the end.
+    Tests and notebooks are one run of pytest: its workers take from both until nothing is left, and each has imported
+    torch and the tests only once. What measures time runs alone, at the end.
     """
     if "lint" in stages:
         yield "lint", None
-    if together := [stage for stage in stages if stage not in ("lint", "serial")]:
-        yield ", ".join(together), ["-m", "pytest", "-q", *PARALLEL, "-m", "not serial", *_places(together)]
+    together = {stage: places for stage, places in PLACES.items() if stage in stages}
+    if together:
+        places = [place for each in together.values() for place in each]
+        yield ", ".join(together), ["-m", "pytest", "-q", *PARALLEL, "-m", "not serial", *places]
     if "serial" in stages:
         yield "serial", ["-m", "pytest", "-q", "-m", "serial", "tests"]
-
-
-def _places(stages: list[str]) -> Iterator[str]:
-    """Where pytest finds the tests of some stages, as its arguments."""
-    if "tests" in stages:
-        yield from ("tests", "--doctest-modules", *DOCUMENTED)
-    if "notebooks" in stages:
-        yield from ("--nbval", f"--nbval-cell-timeout={CELL_TIMEOUT_S}", "--nbval-kernel-name=python3")
-        yield from ("notebooks", "--ignore=notebooks/scripts")
-    for stage, files in FILES.items():
-        if "tests" in stages and stage not in stages:
-            yield from (f"--ignore={file}" for file in files)
-        elif "tests" not in stages and stage in stages:
-            yield from files
 
 
 NOTHING_COLLECTED = 5
@@ -179,17 +166,24 @@ NOTHING_COLLECTED = 5
 # holds torch, and so do the processes that it starts. What takes longest starts first: tests/start_order.py.
 WORKERS = min((os.cpu_count() or 1) + 1, 4)
 PARALLEL = ("-n", str(WORKERS), "--dist", "loadscope", "--no-loadscope-reorder")
-STAGES = ("lint", "tests", "notebooks", "book", "lab", "serial")
-# Where docstrings have examples.
-DOCUMENTED = ("course_utils", "own_program", "authoring", "benchmarks")
-# What has a stage of its own among the files in tests/.
-FILES = {"book": ("tests/authoring/test_book.py",), "lab": ("tests/test_lab.py",)}
+# What pytest is told of a stage; docstrings have examples, too.
+PLACES = {
+    "tests": ("tests", "--doctest-modules", "course_utils", "own_program", "authoring", "benchmarks"),
+    "notebooks": (
+        "notebooks",
+        "--ignore=notebooks/scripts",
+        "--nbval",
+        "--nbval-cell-timeout=240",
+        "--nbval-kernel-name=python3",
+    ),
+}
+STAGES = ("lint", *PLACES, "serial")
 VERBS: dict[str, tuple[Callable[[list[str]], int], str]] = {
     "lab": (lab, "open the course in JupyterLab, in workspace/, your own copy"),
     "test": (
         test,
-        'lint, tests, notebooks, book and browser; ARGS="lint notebooks" runs these stages alone, and what begins\n'
-        "              with -- goes to pytest",
+        'lint, tests, notebooks, and what measures time; ARGS="lint notebooks" runs these stages alone, and what\n'
+        "              begins with -- goes to pytest",
     ),
     "book": (_module("authoring.pages.build"), "build the book: book/_build/html/index.html"),
     "record": (record, 'run lessons and keep what they measured here; ARGS="pinned_memory" for one of them'),

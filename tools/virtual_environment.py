@@ -12,8 +12,8 @@ import sys
 import time
 from pathlib import Path
 
-from make import NEWEST, OLDEST
 from tools.jupyter_settings import jupyter_variables
+from tools.supported_python import NEWEST, OLDEST
 
 STAMP = "course-setup.json"
 INPUTS = ("requirements.txt", "constraints.txt", "pyproject.toml")

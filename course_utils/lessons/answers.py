@@ -14,7 +14,8 @@ what the learner's answer *does* on cases that the learner does not see, never a
 ``hints.yml`` beside it has the words: ``check_double: {name: ..., right: ..., hints: {squares: ...}}``. The notebook's
 cell ends with ``check_double(double)``, which shows a :class:`Feedback`. The starting cell defines a function that
 raises ``NotImplementedError``, or a name that is None, or it holds broken code to repair. Starting cells and solutions
-use nothing of the notebook but its imports. A test tries one wrong answer for each hint.
+use nothing of the notebook but its imports. A test tries one wrong answer for each hint; where a check compares with
+formulas (:func:`recognise`), they stand in ``WAYS``, and are tried themselves.
 """
 
 from __future__ import annotations
@@ -48,8 +49,6 @@ _NOT_THEIRS = (
     *(sysconfig.get_paths()[each] for each in ("stdlib", "purelib", "platlib")),
 )
 _MESSAGE_WIDTH = 240  # letters; PyTorch's messages can fill a screen
-# What `recognise` says of values that none of the ways leads to.
-UNKNOWN = "unknown"
 
 
 class NotRight(Exception):  # noqa: N818 - it reads as what it says about the answer
@@ -208,10 +207,17 @@ def recognise(
     given: Sequence[float],
     ways: Mapping[str | None, Callable[..., float]],
     cases: Sequence[Sequence[Any]],
-    rel_tol: float = 1e-6,
+    says: Callable[..., str],
 ) -> str | None:
-    """The key of the formula that leads to what was given on all cases, or :data:`UNKNOWN`."""
+    """The key of the formula that leads to what was given on all cases; that of the right one is None.
+
+    NotRight is raised where none does. ``says`` makes its words of a case that is wrong: of the case's own values, of
+    the one given, and of the right one.
+    """
+    close = functools.partial(math.isclose, rel_tol=1e-6)
     for key, way in ways.items():
-        if all(math.isclose(value, way(*case), rel_tol=rel_tol) for value, case in zip(given, cases, strict=True)):
+        if all(map(close, given, itertools.starmap(way, cases))):
             return key
-    return UNKNOWN
+    right = itertools.starmap(ways[None], cases)
+    case, value, wanted = next(each for each in zip(cases, given, right, strict=True) if not close(*each[1:]))
+    raise NotRight(says(*case, value, wanted))

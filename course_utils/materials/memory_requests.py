@@ -9,15 +9,14 @@ from typing import Any
 import torch
 
 from course_utils.memory.allocator import Allocate, Event, Free
-from course_utils.memory.trace import trace_memory
-from course_utils.results.memory_trace import MemoryBlock
+from course_utils.memory.live_storages import LiveStorages, TracedBlock
 
 
 @dataclass(frozen=True)
 class Requests:
     """The requests of one kind of work."""
 
-    blocks: tuple[MemoryBlock, ...]  # each request, as traced at the shorter of two lengths
+    blocks: tuple[TracedBlock, ...]  # each request, as traced at the shorter of two lengths
     bytes_per_token: tuple[int, ...]  # by how much each of them grows with every further token in a row
     length: int  # that shorter length
     moments: int  # of the trace
@@ -29,41 +28,44 @@ class Requests:
         return [block.size_bytes + longer * growth for block, growth in pairs]
 
     def events(self, length: int, label: Any, factor: int = 1) -> list[Event]:
-        """The requests and releases, in the order of the trace, with all sizes ``factor`` times as large.
-
-        What outlives the traced call is freed at its end, except an optimizer's state.
-        """
-        at: list[list[Event]] = [[] for _ in range(self.moments + 1)]
+        """The requests and releases, in the order of the trace, with all sizes ``factor`` times as large."""
+        at: list[list[Event]] = [[] for _ in range(self.moments)]
         for number, (block, size) in enumerate(zip(self.blocks, self.sizes(length), strict=True)):
             name = f"{label}.{number}"
             at[block.born].append(Allocate(name, factor * size))
-            if block.died < self.moments or block.kind != "optimizer state":
-                at[min(block.died, self.moments)].append(Free(name))
+            if block.died is not None:
+                at[block.died].append(Free(name))
         return [event for moment in at for event in moment]
 
 
-def trace_requests(work: Callable[[int], Any], model: torch.nn.Module, lengths: tuple[int, int] = (32, 96)) -> Requests:
-    """Trace a step at two lengths, on the CPU. The model's weights were there before, and are no request.
+def trace_requests(work: Callable[[int], Any], lengths: tuple[int, int] = (32, 96)) -> Requests:
+    """Trace a step at two lengths, on the CPU.
+
+    What ``work`` returns outlives it: an optimizer with its state, for example. What was there before is no request.
 
     Raises:
         ValueError: if the step does other things at the two lengths, or a size is no straight line over the length.
 
     Example:
-        >>> double = trace_requests(lambda length: torch.ones(length) * 2, torch.nn.Identity())
+        >>> double = trace_requests(lambda length: torch.ones(length) * 2)
         >>> double.sizes(50)
         [200, 200]
     """
-    traces = [trace_memory(lambda at=length: work(at), device="cpu", model=model) for length in lengths]
-    short, long = ([block for block in trace.blocks if block.born] for trace in traces)
-    if any(trace.condensed for trace in traces):
-        raise ValueError("work does too much for one trace: its blocks were condensed. Trace a smaller model.")
-    if [(b.born, b.died, b.kind) for b in short] != [(b.born, b.died, b.kind) for b in long]:
+    (short, moments), (long, _) = (_traced(work, length) for length in lengths)
+    if [(block.born, block.died) for block in short] != [(block.born, block.died) for block in long]:
         raise ValueError(f"work does not ask for the same blocks at lengths {lengths[0]} and {lengths[1]}")
     step = lengths[1] - lengths[0]
     growths = [b.size_bytes - a.size_bytes for a, b in zip(short, long, strict=True)]
     if step < 1 or any(growth % step for growth in growths):
         raise ValueError(f"sizes are no straight line through lengths {lengths[0]} and {lengths[1]}")
-    return Requests(tuple(short), tuple(growth // step for growth in growths), lengths[0], len(traces[0].times_us))
+    return Requests(tuple(short), tuple(growth // step for growth in growths), lengths[0], moments)
+
+
+def _traced(work: Callable[[int], Any], length: int) -> tuple[list[TracedBlock], int]:
+    """The blocks that a call asks for, and the number of moments."""
+    with LiveStorages() as storages:
+        _outlives = work(length)
+    return [block for block in storages.blocks if block.born and block.size_bytes], len(storages.times_ns)
 
 
 def training_events(
@@ -71,10 +73,8 @@ def training_events(
 ) -> tuple[list[Event], list[int]]:
     """A whole training: the weights, a ``first step`` that makes the optimizer's state, and every other ``step``.
 
-    ``lengths`` are the tokens in a row of each batch; all sizes are multiplied by ``factor``.
-
-    Returns:
-        The events, and after how many of them each step ends.
+    Gives the events, and after how many of them each step ends. ``lengths`` are the tokens in a row of each batch; all
+    sizes are multiplied by ``factor``.
     """
     events: list[Event] = [Allocate(name, factor * weight.nbytes) for name, weight in model.named_parameters()]
     ends = []

@@ -34,10 +34,6 @@ DEFAULT_LARGE_SEGMENT_BYTES = 20 * MIB  # large_segment_size_, c10/core/Allocato
 _MOST_BYTES = 2**62  # more than any device has, and few enough to be counted in 64 bits
 _FIRST_ADDRESS = 0x7F0000000000  # that the simulated device hands out; any would do
 
-ENVIRONMENT_VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
-"""Where PyTorch looks for options; the first that is set counts. The last is today's name, the others are older."""
-
-
 # Options
 
 
@@ -112,11 +108,6 @@ class AllocatorOptions:
             if value != getattr(AllocatorOptions, attribute):
                 parts.append(f"{name}:{value // MIB if name.endswith('_mb') else value}")
         return ",".join(parts)
-
-
-def options_of(options: AllocatorOptions | str | None) -> AllocatorOptions:
-    """Options, however they were given; None: PyTorch's defaults."""
-    return options if isinstance(options, AllocatorOptions) else AllocatorOptions.parse(options or "")
 
 
 def round_size(size_bytes: int, options: AllocatorOptions | None = None) -> int:
@@ -784,7 +775,7 @@ class AllocatorRun:
 def simulate_allocator(
     events: Iterable[Event],
     *,
-    options: AllocatorOptions | str | None = None,
+    options: str = "",
     cap_bytes: int | None = None,
     device_bytes: int | None = None,
 ) -> AllocatorRun:
@@ -792,7 +783,7 @@ def simulate_allocator(
 
     Args:
         events: :class:`Allocate`, :class:`Free` and :class:`EmptyCache`, in order.
-        options: the allocator's options, or the text that ``PYTORCH_ALLOC_CONF`` takes.
+        options: what ``PYTORCH_ALLOC_CONF`` is set to.
         cap_bytes: how much the process may take from the device, as ``torch.cuda.set_per_process_memory_fraction``
             sets it. An expandable segment may still go over it by less than one page, as in PyTorch.
         device_bytes: the device's memory. Over it, cudaMalloc fails; it also sets how many addresses an expandable
@@ -803,7 +794,7 @@ def simulate_allocator(
         >>> [size // 2**20 for size in run.reserved_bytes], [size // 2**20 for size in run.allocated_bytes]
         ([30, 30, 62], [30, 0, 32])
     """
-    allocator = Allocator(options_of(options), cap_bytes, device_bytes)
+    allocator = Allocator(AllocatorOptions.parse(options), cap_bytes, device_bytes)
     return run_events(allocator, ((event, ()) for event in events))
 
 

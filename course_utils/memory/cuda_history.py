@@ -68,14 +68,12 @@ class Edges:
         for address in addresses:
             insort(self._sorted, address)
 
-    def remove(self, *addresses: int) -> bool:
-        """Forget edges. False if there is none at an address."""
-        known = True
+    def remove(self, *addresses: int) -> None:
+        """Forget edges, where there are any."""
         for address in addresses:
             at = bisect_left(self._sorted, address)
-            known = known and self._sorted[at : at + 1] == [address]
-            del self._sorted[at : at + known]
-        return known
+            if self._sorted[at : at + 1] == [address]:
+                del self._sorted[at]
 
     def inside(self, address: int, size: int) -> bool:
         """Whether there are any within a range, its ends excepted."""
@@ -122,7 +120,6 @@ class Allocation:
     size_bytes: int  # as memory_allocated counts it
     born: int  # the moment from which on it is there; 0 if it was there at the start
     died: int | None = None  # the moment at which its release was requested; None if that did not happen
-    metadata: str = ""  # what _set_memory_metadata had set when it was allocated
     frames: Sequence[Mapping[str, Any]] = ()  # the stack at that time, the innermost frame first
 
 
@@ -133,16 +130,18 @@ class History:
     times_us: list[int] = field(default_factory=lambda: [0])  # from the first entry to each moment; 0 is the start
     allocations: list[Allocation] = field(default_factory=list)  # those from before first
     reserved_bytes: list[int] = field(default_factory=list)  # taken from the device at each moment
-    exact: bool = True  # False if options or entries did not fit, so that some sizes are requests, rounded up
 
 
 def read_history(snapshot: Mapping[str, Any], entries: Sequence[Mapping[str, Any]], device: int = 0) -> History:
-    """Work out every block of a device, by its index, from a snapshot and the entries recorded after it."""
+    """Work out every block of a device, by its index, from a snapshot and the entries recorded after it.
+
+    Where options or entries do not fit, sizes are requests, rounded up.
+    """
     history = History()
     try:
         options = recorded_options(snapshot)
     except ValueError:
-        options, history.exact = AllocatorOptions(), False
+        options = AllocatorOptions()
     edges = Edges(options)
     live: dict[int, Allocation] = {}
     pages: set[int] = set()  # of expandable segments
@@ -173,19 +172,14 @@ def read_history(snapshot: Mapping[str, Any], entries: Sequence[Mapping[str, Any
         elif action == "segment_map":
             pages.update(pages_of(address, size))
         elif action == "segment_free":
-            history.exact &= edges.remove(address, address + size)
+            edges.remove(address, address + size)
         elif action == "alloc":
-            taken = edges.block_bytes(address, size, page_of(address) in pages)
-            history.exact &= taken is not None
+            taken = edges.block_bytes(address, size, page_of(address) in pages) or round_size(size, options)
             edges.add(address)
-            mark, frames = entry.get("user_metadata", ""), entry.get("frames") or ()
-            live[address] = Allocation(address, taken or round_size(size, options), moment, None, mark, frames)
+            live[address] = Allocation(address, taken, moment, frames=entry.get("frames") or ())
             history.allocations.append(live[address])
-        elif action == "free_requested":
-            freed = live.pop(address, None)
-            history.exact &= freed is not None
-            if freed is not None:
-                freed.died = moment
+        elif action == "free_requested" and address in live:
+            live.pop(address).died = moment
         elif action == "free_completed":
             edges.remove(address)
         if action in ("free_completed", "oom", *REMARKS):

@@ -1,6 +1,6 @@
-"""One training step of a GPT on one rank of a cluster that is not there: the program that `simulate_points` starts.
+"""One training step of a Llama on one rank of a cluster that is not there: the program that `simulate_steps` starts.
 
-Run as ``python -m course_utils.ranks.cluster_step``: a list of points as JSON in, what is said of each out. It has a
+Run as ``python -m course_utils.ranks.cluster_step``: a list of steps as JSON in, what is said of each out. It has a
 process of its own: a process group is global, and some calls of PyTorch's simulation tools end the interpreter.
 
 The process group is a fake one, in which every collective returns at once, and tensors are fake: they have shapes and
@@ -26,6 +26,7 @@ import json
 import os
 import sys
 import warnings
+from dataclasses import asdict, replace
 from typing import Any
 
 import torch
@@ -39,8 +40,8 @@ from torch.nn import functional
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from course_utils.materials.models import GPT, Llama
-from course_utils.ranks.cluster import CLUSTER_PARTS
+from course_utils.materials.models import Llama
+from course_utils.ranks.cluster import CLUSTER_PARTS, ClusterMemory, ClusterStep, LlamaShape
 from course_utils.ranks.memory import PhaseMemory, RankMemory, StepMemory
 
 # Depths whose line is followed, and how many blocks at either end have phases of their own.
@@ -63,13 +64,9 @@ class _Gloo(TorchDispatchMode):
         return result
 
 
-def _model(point: dict[str, Any]) -> torch.nn.Module:
-    sizes = {key: point[key] for key in ("width", "layers", "heads", "vocabulary", "context")}
-    if point.get("hidden"):
-        model: Any = Llama(**sizes, kv_heads=point.get("kv_heads"), hidden=point["hidden"])
-    else:
-        model = GPT(**sizes)
-    if point["checkpointing"]:
+def _model(asked: ClusterStep) -> Llama:
+    model = Llama(**asdict(asked.model))
+    if asked.checkpointing:
         for i, block in enumerate(model.blocks):
             model.blocks[i] = checkpoint_wrapper(block, preserve_rng_state=False)
     return model
@@ -99,21 +96,20 @@ def _name_phases(model: torch.nn.Module, memory: RankMemory) -> None:
         block.register_forward_hook(backward)
 
 
-def _step(point: dict[str, Any], memory: RankMemory, mesh: Any) -> None:
-    model = _model(point)
+def _step(asked: ClusterStep, memory: RankMemory, mesh: Any) -> None:
+    model = _model(asked)
     _name_phases(model, memory)
     policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32)
     for module in (*model.blocks, model):
-        reshard = point["strategy"] != "fsdp_no_reshard"
-        fully_shard(module, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard)
+        fully_shard(module, mesh=mesh, mp_policy=policy, reshard_after_forward=True)
     parameters = list(model.parameters())
     shards = [torch.nn.Parameter(parameter.to_local().detach()) for parameter in parameters]
-    optimizer = torch.optim.AdamW(shards, **{point["optimizer"]: True})
+    optimizer = torch.optim.AdamW(shards, **{asked.optimizer: True})
     _make_state(optimizer)
     with memory.step(model, optimizer):
         memory.phase("forward")
         optimizer.zero_grad()
-        tokens = torch.zeros(point["batch"], point["length"], dtype=torch.int64)
+        tokens = torch.zeros(asked.batch, asked.length or asked.model.context, dtype=torch.int64)
         loss = functional.cross_entropy(model(tokens).flatten(0, 1).float(), tokens.flatten())
         memory.phase("backward")
         loss.backward()
@@ -123,16 +119,17 @@ def _step(point: dict[str, Any], memory: RankMemory, mesh: Any) -> None:
         optimizer.step()
 
 
-def simulate(point: dict[str, Any]) -> dict[str, Any]:
-    """Memory of the rank that holds most, in one step: what a ``ClusterPoint`` is made of."""
-    layers = point["layers"]
+def simulate(asked: ClusterStep) -> ClusterMemory:
+    """Memory of the rank that holds most, in one step."""
+    layers = asked.model.layers
     if layers <= _MORE:
-        step = _simulated(point)
+        step = simulate_whole(asked)
     else:
-        few, more = (_simulated({**point, "layers": depth}) for depth in (_FEW, _MORE))
+        few, more = (
+            simulate_whole(replace(asked, model=replace(asked.model, layers=depth))) for depth in (_FEW, _MORE)
+        )
         step = _extended(few, more, layers - _FEW)
-    phase = step.peak_phase.split(",")[0]
-    return {"largest": step.largest, "at_peak": step.at_peak, "peak_bytes": step.peak_bytes, "peak_phase": phase}
+    return ClusterMemory(step.largest, step.peak_bytes, step.at_peak, step.peak_phase.split(",")[0])
 
 
 def _extended(few: StepMemory, more: StepMemory, blocks: int) -> StepMemory:
@@ -151,16 +148,16 @@ def _extended(few: StepMemory, more: StepMemory, blocks: int) -> StepMemory:
     )
 
 
-def _simulated(point: dict[str, Any]) -> StepMemory:
-    """The step on rank 0, whose shard is the largest."""
+def simulate_whole(asked: ClusterStep) -> StepMemory:
+    """The step on rank 0, whose shard is the largest, with all blocks."""
     memory = RankMemory()
-    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=point["ranks"])
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=asked.ranks)
     try:
         # The mesh holds real tensors: it is made before anything is fake.
-        mesh = init_device_mesh("cpu", (point["ranks"],))
-        backend = _Gloo() if point["backend"] == "gloo" else contextlib.nullcontext()
+        mesh = init_device_mesh("cpu", (asked.ranks,))
+        backend = _Gloo() if asked.backend == "gloo" else contextlib.nullcontext()
         with FakeTensorMode(), memory, backend:
-            _step(point, memory, mesh)
+            _step(asked, memory, mesh)
     finally:
         dist.destroy_process_group()
     assert memory.last_step is not None
@@ -168,14 +165,15 @@ def _simulated(point: dict[str, Any]) -> StepMemory:
 
 
 def main() -> None:
-    """Simulate each point that is asked for, and print what is said of them."""
+    """Simulate each step that is asked for, and print what is said of them."""
     warnings.simplefilter("ignore")
     # What PyTorch prints is not to get into the JSON.
     answers, sys.stdout = os.fdopen(os.dup(1), "w"), sys.stderr
     os.dup2(2, 1)
     _fsdp_param._chunk_with_empty = _first_chunk
-    print(json.dumps([simulate(point) for point in json.load(sys.stdin)]), file=answers, flush=True)
-    # Not the ordinary way out: tearing the interpreter down takes longer than some points.
+    steps = [ClusterStep(**{**step, "model": LlamaShape(**step["model"])}) for step in json.load(sys.stdin)]
+    print(json.dumps([asdict(simulate(step)) for step in steps]), file=answers, flush=True)
+    # Not the ordinary way out: tearing the interpreter down takes longer than some steps.
     os._exit(0)
 
 

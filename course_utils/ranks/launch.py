@@ -55,15 +55,7 @@ _FRAMES_BEFORE = re.compile(
 
 
 class RankError(RuntimeError):
-    """A program's ranks did not all end well. The message has the rank that failed first, and where.
-
-    The reason is ``raised``, ``died`` (by a signal or an exit status) or ``timed out``.
-    """
-
-    def __init__(self, message: str, *, reason: str, rank: int | None = None) -> None:
-        super().__init__(message)
-        self.reason = reason
-        self.rank = rank
+    """A program's ranks did not all end well. The message has the rank that failed first, and where."""
 
     def _render_traceback_(self) -> list[str]:
         """What a notebook shows: how the ranks were started is of no help to anybody there."""
@@ -276,7 +268,7 @@ class _Launch:
         if not outcome_file(self.folder).exists():
             last = "\n".join(_last_lines(self.log, 15))
             words = "was ended from outside" if self.agent.returncode < 0 else f"ended ({self.agent.returncode})"
-            raise RankError(f"torchrun {words} before its ranks were done. The last it said:\n{last}", reason="died")
+            raise RankError(f"torchrun {words} before its ranks were done. The last it said:\n{last}")
         failures = json.loads(outcome_file(self.folder).read_text(encoding="utf-8"))
         if failures:
             raise self._failed({int(rank): failure for rank, failure in failures.items()})
@@ -293,15 +285,14 @@ class _Launch:
         first = min(own, key=lambda rank: failures[rank]["moment"])
         failure = failures[first]
         if failure["traceback"]:
-            happened, reason = f"raised {failure['message'].splitlines()[0]}", "raised"
+            happened = f"raised {failure['message'].splitlines()[0]}"
             where = [self._shortened(failure["traceback"])]
         else:
-            happened, reason = _status_in_words(failure["status"]), "died"
+            happened = _status_in_words(failure["status"])
             stack = self._stack(first)
             last = [f"The last that rank {first} printed:", *self._last_words(first)]
             where = ["It was here:", stack] if stack else last
-        message = "\n".join([f"rank {first} of {self.ranks} {happened}", *where])
-        return RankError(message, reason=reason, rank=first)
+        return RankError("\n".join([f"rank {first} of {self.ranks} {happened}", *where]))
 
     def _too_long(self) -> RankError:
         lines = [f"{self.program.name} was not done after {self.timeout_s:g} s and was ended."]
@@ -316,7 +307,7 @@ class _Launch:
             "Ranks that wait in different collective calls wait for ever; if they only need longer, allow it with "
             "timeout_s=."
         )
-        return RankError("\n".join(lines), reason="timed out", rank=0 if self.ranks == 1 else None)
+        return RankError("\n".join(lines))
 
     def _stack(self, rank: int) -> str:
         """Where a rank was, by faulthandler; empty if it was not asked."""

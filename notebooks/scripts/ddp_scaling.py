@@ -15,8 +15,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from course_utils.materials.models import GPT
 from course_utils.materials.text import library_text, text_batches
-from course_utils.ranks.programs import integer_options, join_ranks, loss_of, report, timed_rounds
+from course_utils.ranks.programs import join_ranks, loss_of, report, timed_rounds
 
+BATCH = 4  # texts on each rank
 OPTIONS: dict[str, dict[str, Any]] = {"DDP": {}, "DDP, views": {"gradient_as_bucket_view": True}}
 
 
@@ -50,19 +51,14 @@ def gradients_held(model: DistributedDataParallel, batch: tuple[Tensor, Tensor])
 
 
 def main() -> None:
-    parser = integer_options(__doc__, batch=4, length=0, width=0, layers=0, budget=5)
-    args = parser.parse_args()
     rank, ranks, device = join_ranks()
-    small = device.type == "cpu"
-    length, width = args.length or (64 if small else 1024), args.width or (128 if small else 1024)
+    length, width, layers = (64, 128, 3) if device.type == "cpu" else (1024, 1024, 12)
     torch.manual_seed(0)
 
     def model() -> GPT:
-        return GPT(context=length, width=width, layers=args.layers or (3 if small else 12), heads=width // 64).to(
-            device
-        )
+        return GPT(context=length, width=width, layers=layers, heads=width // 64).to(device)
 
-    batch = next(text_batches(library_text(2**20), args.batch, length, steps=1, seed=rank, device=str(device)))
+    batch = next(text_batches(library_text(2**20), BATCH, length, steps=1, seed=rank, device=str(device)))
     ddp = {name: DistributedDataParallel(model(), **options) for name, options in OPTIONS.items()}
     if ranks == 1:
         cases = {"plain": step_of(model(), batch), **{name: step_of(each, batch) for name, each in ddp.items()}}
@@ -72,7 +68,7 @@ def main() -> None:
         alone = step_of(model(), batch)
         at_once = {f"{ranks} at once": alone, "one alone": alone if rank == 0 else None}
         cases = {**at_once, "DDP": step_of(ddp["DDP"], batch)}
-    timed_rounds(cases, name="steps", budget_s=args.budget, practical=0.02, items=args.batch)
+    timed_rounds(cases, name="steps", budget_s=5, practical=0.02, items=BATCH)
     report(gradient_bytes=sum(weight.nbytes for weight in ddp["DDP"].parameters()), device=device.type)
     dist.destroy_process_group()
 

@@ -115,7 +115,7 @@ def old_name(gpt: Callable[[], GPT], mesh: DeviceMesh, batch: Batch, device: tor
                 loss.backward()
                 optimizer.step()
                 optimizer.zero_grad()
-        gathered = sum(kind["bytes"] for collective, kind in collectives.traffic().items() if "allgather" in collective)
+        gathered = sum(kind["bytes"] for collective, kind in collectives.traffic.items() if "allgather" in collective)
         kept = memory_by_kind(model, optimizer)["weights"]
         found[name] = {"weights_bytes": kept, "gathered_bytes": gathered, "loss": loss.item()}
     return found

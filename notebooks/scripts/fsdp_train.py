@@ -65,7 +65,6 @@ def training_step(
 
 def main() -> None:
     parser = integer_options(__doc__, steps=5, batch=2, length=64, width=128, layers=4)
-    parser.add_argument("--strategies", nargs="+", choices=STRATEGIES, default=STRATEGIES)
     args = parser.parse_args()
     if args.steps < 3:
         parser.error("--steps must be 3 or more: memory is measured from the third step on")
@@ -96,7 +95,7 @@ def main() -> None:
     del model, optimizer
 
     losses, memory, steps, traffic, allocated = {"one process": whole}, {}, {}, {}, {}
-    for strategy in args.strategies:
+    for strategy in STRATEGIES:
         shares = [mine(batch) for batch in batches]
         with RankMemory() as held:  # before the model is wrapped, so that it sees DDP's buckets
             model, optimizer = spread(strategy, gpt(), mesh)
@@ -114,7 +113,7 @@ def main() -> None:
         memory[strategy] = memory_by_kind(model, optimizer)
         with Collectives(model.parameters()) as collectives:
             training_step(model, optimizer, shares[0])
-        traffic[strategy] = collectives.traffic()
+        traffic[strategy] = collectives.traffic
         if device.type == "cuda":  # what CUDA's allocator gave out, all that is in the process
             torch.cuda.reset_peak_memory_stats()
             training_step(model, optimizer, shares[0])

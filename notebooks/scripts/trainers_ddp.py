@@ -91,8 +91,8 @@ def a_step(loop: Callable[..., Any], *where: Any) -> dict[str, float]:
     for steps in (STEPS, 2 * STEPS):
         with Collectives() as sent, Copies() as copied, Reads(net := Net()) as read:
             loop(net, *where, steps)
-        names = Counter(name for name, *_ in sent.calls)
-        found.append((names["allreduce"], names["broadcast"], copied.count, read.count))
+        calls = Counter({kind: of_kind["calls"] for kind, of_kind in sent.traffic.items()})
+        found.append((calls["allreduce"], calls["broadcast"], copied.count, read.count))
     rates = [(more - fewer) / STEPS for fewer, more in zip(*found, strict=True)]
     return dict(zip(("all-reduces", "broadcasts", "blocking copies", "reads"), rates, strict=True))
 

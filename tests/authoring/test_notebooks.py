@@ -20,7 +20,7 @@ from tests.made_up_notebooks import parsed_cells
 ROOT = Path(__file__).resolve().parents[2]
 LESSONS = find_lessons()
 # Calls that measure something and may be named with ``name="slug/experiment"``.
-MEASURING = {"compare", "curves", "keep_card", "measure", "run_ranks", "sweep", "tabulate", "trace_memory"}
+MEASURING = {"compare", "curves", "keep_card", "measure", "run_ranks", "sweep", "tabulate"}
 # A lesson may show what an older edition recorded.
 KNOWN = {name for each in LESSONS for name in experiments(each)}.union(
     *(store.load_lesson(path).experiments for path in store.reference_root().glob("*/*.json"))

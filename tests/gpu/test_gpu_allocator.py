@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from course_utils.memory.allocator import ENVIRONMENT_VARIABLES, AllocatorOptions
+from course_utils.memory.allocator import AllocatorOptions
 from own_program.snapshots.replay import DeviceSnapshot
 from tests.replays import load_snapshot, same_end
 
@@ -59,7 +59,7 @@ TIES = "oldest" if tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 13) 
 
 def record(options: str, cap_bytes: int | None, path: Path) -> tuple[DeviceSnapshot, list[int]]:
     """A snapshot from a fresh process, and what PyTorch itself says of its memory."""
-    environment = {name: value for name, value in os.environ.items() if name not in ENVIRONMENT_VARIABLES}
+    environment = {name: value for name, value in os.environ.items() if not name.endswith("_ALLOC_CONF")}
     # The name of before 2.9 is understood by every version.
     environment["PYTORCH_CUDA_ALLOC_CONF"] = options
     cap = "none" if cap_bytes is None else str(cap_bytes)

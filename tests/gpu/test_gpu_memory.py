@@ -1,4 +1,4 @@
-"""Peak memory, running out of it, and memory traces: held against the allocator's own statistics."""
+"""Peak memory and running out of it, held against the allocator's own statistics."""
 
 from __future__ import annotations
 
@@ -6,12 +6,10 @@ import gc
 
 import pytest
 import torch
-from torch.nn import functional
 
-from course_utils.materials.models import GPT
 from course_utils.measure.compare import CaseError, compare, measure
 from course_utils.measure.devices import CudaDevice
-from course_utils.memory.trace import trace_memory
+from course_utils.memory.live_storages import levels_of
 
 MIB = 2**20
 
@@ -48,6 +46,12 @@ def test_peaks_equal_the_allocators_own_statistics(device: CudaDevice) -> None:
     del held
 
 
+def test_levels_of_a_call_are_the_allocators() -> None:
+    kept: list[torch.Tensor] = []
+    levels = levels_of(lambda: kept.append(_known_pattern()))
+    assert (levels.end_bytes - levels.start_bytes, levels.extra_peak_bytes) == (4 * MIB, 30 * MIB)
+
+
 @pytest.mark.parametrize("greedy_first", [True, False])
 def test_out_of_memory_is_named_and_recovered_from(greedy_first: bool) -> None:
     total = torch.cuda.get_device_properties(0).total_memory
@@ -60,35 +64,3 @@ def test_out_of_memory_is_named_and_recovered_from(greedy_first: bool) -> None:
     gc.collect()
     assert torch.cuda.memory_allocated() == before
     assert measure(modest, budget_s=0.2).median_s > 0
-
-
-def _step(**options: bool):
-    torch.manual_seed(0)
-    model = GPT().cuda()
-    optimizer = torch.optim.AdamW(model.parameters(), **options)
-    x = torch.randint(256, (16, 256), device="cuda")
-
-    def step() -> None:
-        optimizer.zero_grad()
-        functional.cross_entropy(model(x).flatten(0, -2), x.flatten()).backward()
-        optimizer.step()
-
-    return step
-
-
-@pytest.mark.parametrize("options", [{"foreach": True}, {"fused": True}], ids=str)
-def test_a_traces_peak_equals_max_memory_allocated(options: dict[str, bool]) -> None:
-    step = _step(**options)
-    for _ in range(2):  # the first step makes the optimizer's state, the second finds it
-        torch.cuda.synchronize()
-        gc.collect()
-        torch.cuda.empty_cache()
-        before = torch.cuda.memory_allocated()
-        trace = trace_memory(step, overhead=False)
-        assert trace.start_bytes == before
-        assert trace.end_bytes == torch.cuda.memory_allocated()
-        assert trace.peak_bytes == torch.cuda.max_memory_allocated()
-        assert trace.peak_reserved_bytes == torch.cuda.max_memory_reserved()
-        assert trace.scratch_bytes == 0
-        assert trace.device_allocs > 0
-        assert trace.reserved_bytes[-1] == torch.cuda.memory_reserved()

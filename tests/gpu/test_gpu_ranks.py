@@ -44,7 +44,7 @@ def test_training_on_one_gpu_finds_the_gradients_of_the_plain_model() -> None:
     assert run[0]["device"] == "cuda"
     assert run[0]["gradient_error"]["float32"] < 1e-5
     assert run[0]["gradient_error"]["float64"] < 1e-12
-    assert run[0]["resume_error"]["all of it"] == 0
+    assert run[0]["loss_error"] < 1e-3
 
 
 @pytest.mark.timeout(300)

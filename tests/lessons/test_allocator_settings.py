@@ -6,9 +6,9 @@ import re
 
 import pytest
 
-from course_utils.lesson_notebooks import find_lesson, read_notebook
 from course_utils.lessons.caching_allocator import cases
 from course_utils.memory.allocator import MIB, Allocate, Event, Free, simulate_allocator
+from tests.lessons.pasted import source
 
 EXPANDABLE = "expandable_segments:True"
 
@@ -46,9 +46,8 @@ FAILURE = (
     ],
 )
 def test_the_cell_that_reads_a_message_names_a_row_of_the_table_or_says_that_it_cannot(message, answer, capsys):
-    cells = read_notebook(find_lesson("caching_allocator").path)["cells"]
-    (source,) = (cell["source"] for cell in cells if cell["id"] == "cell-read")
-    pasted, count = re.subn(r'""".*?"""', lambda _: repr(message), source, flags=re.DOTALL)
+    cell = source("caching_allocator", "cell-read")
+    pasted, count = re.subn(r'""".*?"""', lambda _: repr(message), cell, flags=re.DOTALL)
     assert count == 1
     exec(pasted, {})
     assert answer in capsys.readouterr().out

@@ -1,24 +1,20 @@
-"""`batch_size`: its search for the largest batch, as the reference page has it, and how its runs are counted."""
+"""`batch_size`: its search for the largest batch, as the reference page has it."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from authoring.reference_pages import code_blocks
-from course_utils.lessons.batch_size import cases
-
-PAGE = Path(__file__).resolve().parents[2] / "book" / "reference" / "batch_size.md"
+from authoring.reference_pages import code_blocks, reference_pages
 
 
 @pytest.fixture(scope="module")
 def page() -> dict[str, Any]:
-    scope: dict[str, Any] = {}
-    exec("\n".join(code_blocks(PAGE)), scope)
+    [page] = [page for page in reference_pages() if page.stem == "batch_size"]
+    exec("\n".join(code_blocks(page)), scope := {})
     return scope
 
 
@@ -70,15 +66,3 @@ def test_a_search_leaves_no_trace(page):
         return [*gradients, *model.parameters(), *model.buffers(), torch.rand(3)]
 
     assert all(map(torch.equal, trained(search=False), trained(search=True)))
-
-
-def test_a_run_that_does_not_get_there_counts_as_later_than_all_others(monkeypatch):
-    steps = {0: 5, 1: None, 2: None}
-    monkeypatch.setattr(cases, "course_size", lambda: "smoke")
-    monkeypatch.setattr(cases, "steps_to_target", lambda digits, batch, rate, seed, **how: steps[seed])
-    row = cases._row("batch", "batch 8", None, 8, 0.1, range(3))
-    assert (row["steps"], row["runs that got there"], row["steps of each seed"]) == (
-        float("inf"),
-        "1 of 3",
-        "5, none, none",
-    )

@@ -13,11 +13,9 @@ import psutil
 import pytest
 import torch
 
-from course_utils.lesson_notebooks import Lesson, find_lessons, named_experiments
-from course_utils.results import store
-from course_utils.results.code_hash import code_hash
+from course_utils.lesson_notebooks import Lesson, find_lessons
 from tests import made_up_notebooks as made_up
-from tests.played_cuda.lessons import Cell, code_cells, pasted_on_a_gpu, strange_names, tagged
+from tests.played_cuda.lessons import code_cells, strange_names, tagged, to_play
 
 ROOT = Path(__file__).resolve().parents[2]
 LESSONS = find_lessons()
@@ -43,25 +41,6 @@ def play() -> Iterator[Play]:
     for process in [*psutil.Process(server.pid).children(recursive=True), server]:
         process.kill()
     server.communicate()
-
-
-def is_recorded(lesson: Lesson, cell: Cell) -> bool:
-    """Whether a GPU has run all experiments of a cell, with the code that they have now."""
-    now = {name: code_hash(lesson, name) for name in named_experiments(cell["source"])}
-    for record in store.records_of(lesson.slug, store.reference_root()):
-        then = {name: experiment.code_hash for name, experiment in record.experiments.items()}
-        if record.environment.device_kind == "cuda" and now.items() <= then.items():
-            return True
-    return False
-
-
-def to_play(lesson: Lesson) -> list[int]:
-    """The cells of a lesson for a GPU that none has run as they are."""
-    return [
-        number
-        for number, cell in code_cells(lesson.path).items()
-        if pasted_on_a_gpu(cell) or (tagged(cell, "needs-cuda") and not is_recorded(lesson, cell))
-    ]
 
 
 @pytest.mark.slow

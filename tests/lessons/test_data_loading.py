@@ -5,18 +5,16 @@ from __future__ import annotations
 import multiprocessing
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from course_utils.lesson_notebooks import find_lesson, read_notebook
 from course_utils.lessons.data_loading.samples import Photographs, write_photographs
+from tests.lessons.pasted import pasted, source
 
 forked = pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="this system cannot fork")
-CELLS = {cell["id"]: cell["source"] for cell in read_notebook(find_lesson("data_loading").path)["cells"]}
 
 
 @pytest.fixture(scope="module")
@@ -69,16 +67,12 @@ def test_cores_are_counted_by_affinity_and_by_a_quota(
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
-    names: dict[str, Any] = {}
-    exec(CELLS["cores"], names)
-    assert names["cores"](tmp_path) == cores
+    assert pasted("data_loading", "cores")["cores"](tmp_path) == cores
 
 
 @forked
 def test_the_race_takes_no_worker_for_rows_in_memory(capsys: pytest.CaptureFixture[str]) -> None:
-    names: dict[str, Any] = {}
-    for cell in ("yours", "cores", "pace"):
-        exec(CELLS[cell], names)
+    names = pasted("data_loading", "yours", "cores", "pace")
     rows = TensorDataset(torch.ones(20, 2))
     names |= {
         "load": lambda n: DataLoader(
@@ -88,5 +82,5 @@ def test_the_race_takes_no_worker_for_rows_in_memory(capsys: pytest.CaptureFixtu
         "cores": lambda: 2,
     }
     for cell in ("numbers", "race"):
-        exec(CELLS[cell], names)
+        exec(source("data_loading", cell), names)
     assert ": use 0\n" in capsys.readouterr().out

@@ -1,6 +1,7 @@
 """The exercise of every lesson: untouched starting cell, solution, one wrong answer for each hint, strange answers.
 
-Starting cell and solution are taken from the notebook, wrong answers from ``tests/lessons/wrong_answers/<slug>.py``.
+Starting cell and solution are taken from the notebook. Wrong answers are the formulas that a check foresees, its
+``WAYS``, and those of ``tests/lessons/wrong_answers/<slug>.py``.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import ast
 import importlib
 import re
+import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,10 +27,19 @@ HEADING = re.compile(r"^## Exercise · (.+) · \d+ min$", re.MULTILINE)
 every_lesson = pytest.mark.parametrize("slug", SLUGS)
 
 
-def check_of(slug: str) -> tuple[str, Exercise]:
+def check_of(slug: str) -> Exercise:
     module = importlib.import_module(f"course_utils.lessons.{slug}.checks")
-    [(name, check)] = [(name, value) for name, value in vars(module).items() if isinstance(value, Exercise)]
-    return name, check
+    [check] = [value for value in vars(module).values() if isinstance(value, Exercise)]
+    return check
+
+
+def wrong_answers(slug: str) -> dict[str, Any]:
+    """One for each hint."""
+    formulas = getattr(sys.modules[check_of(slug).examine.__module__], "WAYS", {})
+    wrong = {hint: formula for hint, formula in formulas.items() if hint}
+    if Path(__file__).with_name("wrong_answers").joinpath(f"{slug}.py").exists():
+        wrong |= importlib.import_module(f"tests.lessons.wrong_answers.{slug}").WRONG
+    return wrong
 
 
 def _to_paste(node: ast.stmt) -> bool:
@@ -85,7 +96,7 @@ class Notebook:
 @every_lesson
 def test_a_lesson_has_one_exercise_whose_solution_is_right_and_whose_starting_cell_is_not(slug: str) -> None:
     """The starting cell is not answered, or it is broken code to repair, which gets a hint."""
-    notebook, (_, check) = Notebook(slug), check_of(slug)
+    notebook, check = Notebook(slug), check_of(slug)
     assert notebook.names == [check.name]
     assert notebook.feedback(notebook.solution) == Feedback("right", check.right)
     untouched = notebook.feedback(notebook.start)
@@ -95,10 +106,10 @@ def test_a_lesson_has_one_exercise_whose_solution_is_right_and_whose_starting_ce
 @pytest.mark.timeout(600)
 @every_lesson
 def test_three_misconceptions_or_more_get_hints_of_their_own(slug: str) -> None:
-    name, check = check_of(slug)
-    wrong = importlib.import_module(f"tests.lessons.wrong_answers.{slug}").WRONG[name]
+    check = check_of(slug)
     assert len(set(check.hints.values())) == len(check.hints) >= 3
-    assert {hint: check(answer).hint for hint, answer in wrong.items()} == {hint: hint for hint in check.hints}
+    found = {hint: check(answer).hint for hint, answer in wrong_answers(slug).items()}
+    assert found == {hint: hint for hint in check.hints}
 
 
 def endless(*args: Any, **kwargs: Any):
@@ -128,7 +139,7 @@ STRANGE = {
 @pytest.mark.timeout(600)
 @every_lesson
 def test_every_check_answers_strange_answers(slug: str) -> None:
-    _, check = check_of(slug)
+    check = check_of(slug)
     kinds = ("a number", "a text back", "a generator that breaks off") if slug == "ddp" else STRANGE  # it starts ranks
     feedback = {kind: check(STRANGE[kind]) for kind in kinds}
     assert "right" not in {each.outcome for each in feedback.values()}, feedback

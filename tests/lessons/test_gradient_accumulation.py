@@ -4,28 +4,17 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from torch.nn.functional import mse_loss
 
-from authoring.reference_pages import code_blocks, reference_pages
-from course_utils.lesson_notebooks import find_lesson, read_notebook
 from course_utils.lessons.gradient_accumulation import cases
 from course_utils.lessons.gradient_accumulation.checks import check_train
 from course_utils.ranks.launch import run_ranks
+from tests.lessons.pasted import pasted, source
 
 PROGRAM = Path(__file__).parents[1] / "rank_programs" / "accumulate.py"
-
-
-def pasted(*starts: str) -> dict[str, Any]:
-    scope: dict[str, Any] = {"torch": torch, "F": torch.nn.functional}
-    sources = [cell["source"] for cell in read_notebook(find_lesson("gradient_accumulation").path)["cells"]]
-    for start in starts:
-        source = next(source for source in sources if start in source)
-        exec(source.partition("\n\n\ntexts = ")[0], scope)
-    return scope
 
 
 def mean_of_means(model, group):
@@ -35,7 +24,8 @@ def mean_of_means(model, group):
 
 
 def test_the_self_test_tells_the_pasted_loop_from_the_usual_one():
-    code = pasted("def accumulate(", "def off_by(")
+    code = pasted("gradient_accumulation", "def accumulate(", F=torch.nn.functional, torch=torch)
+    exec(source("gradient_accumulation", "def off_by(").partition("\n\n\ntexts = ")[0], code)
     inputs, targets = map(torch.cat, zip(*cases.parts_of_text(0), strict=True))
     assert code["off_by"](code["accumulate"], cases.small_gpt(), inputs, targets) < 1e-5
     assert code["off_by"](mean_of_means, cases.small_gpt(), inputs, targets) > 0.1
@@ -53,8 +43,7 @@ def test_two_ranks_send_once_and_get_the_gradient_of_one_process():
 
 
 def test_the_schedule_waits_where_the_scaler_skips_a_step():
-    page = next(page for page in reference_pages() if page.stem == "gradient_accumulation")
-    exec(next(code for code in code_blocks(page) if "def step(" in code), scope := {})
+    step = pasted("gradient_accumulation", "def step(")["step"]
     model = torch.nn.Linear(4, 1)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0)
@@ -62,7 +51,7 @@ def test_the_schedule_waits_where_the_scaler_skips_a_step():
     with warnings.catch_warnings(action="error"):  # "Detected call of `lr_scheduler.step()` before `optimizer.step()`"
         for large in (1e30, 1.0, 1.0):  # the first overflows
             scaler.scale(model(torch.full((2, 4), large)).sum()).backward()
-            scope["step"](model, optimizer, schedule, scaler)
+            step(model, optimizer, schedule, scaler)
     assert schedule.last_epoch == 2 == next(iter(optimizer.state.values()))["step"]
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import inspect
 import math
-import re
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,24 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from course_utils.lesson_notebooks import find_lesson, read_notebook
 from course_utils.lessons.host_device_syncs import cases
-
-NOTEBOOK = find_lesson("host_device_syncs").path
-SOURCES = [cell["source"] for cell in read_notebook(NOTEBOOK)["cells"]]
-
-
-def block(words: str) -> str:
-    """The block of code on the reference page that holds these words."""
-    page = (Path(__file__).parents[2] / "book/reference/host_device_syncs.md").read_text("utf-8")
-    return next(code for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if words in code)
-
-
-def defined(source: str) -> dict[str, Any]:
-    names: dict[str, Any] = {}
-    exec(source, names)
-    return names
-
+from tests.lessons.pasted import pasted
 
 # The mode that names the lines
 
@@ -40,8 +22,7 @@ def defined(source: str) -> dict[str, Any]:
 @pytest.fixture
 def mode() -> dict[str, Any]:
     """The three cells to paste."""
-    at = next(at for at, source in enumerate(SOURCES) if "class Waits(" in source)
-    return defined("\n\n".join(SOURCES[at - 2 : at + 1]))
+    return pasted("host_device_syncs", "waits-helpers", "texts", "waits")
 
 
 def lines_of(mode: dict[str, Any], run: Any) -> list[str]:
@@ -132,34 +113,33 @@ def test_a_guard_passes_only_after_all(mode: dict[str, Any]):
 
 
 def test_both_trainings_leave_the_same_weights():
-    names = {"F": F, "math": math, "torch": torch}
     weights = []
     for name in ("usual", "mended"):
-        exec(next(source for source in SOURCES if source.startswith(f"def {name}(")), names)
+        training = pasted("host_device_syncs", f"def {name}(", F=F, math=math, torch=torch)[name]
         model, *rest = cases.new_run("cpu")
-        names[name](model, *rest)
+        training(model, *rest)
         weights.append(model[-1].weight)
     torch.testing.assert_close(*weights)
 
 
 def test_the_mended_training_shows_the_mean_of_its_last_ten_losses_and_stops_at_nan():
-    names, shown = {"F": F, "math": math}, []
-    exec(next(source for source in SOURCES if source.startswith("def mended(")), names)
+    mended, shown = pasted("host_device_syncs", "def mended(", F=F, math=math)["mended"], []
     model, optimizer, batches, _ = cases.new_run("cpu")
     bar = SimpleNamespace(set_postfix=lambda loss: shown.append(loss))
-    names["mended"](model, optimizer, iter(batches * 3), bar)
+    mended(model, optimizer, iter(batches * 3), bar)
     assert len(shown) == 3
     assert shown[2] < shown[1] < shown[0] < 3  # a mean since the start, divided by ten, would grow
     model[0].weight.data[0] = float("nan")
     with pytest.raises(AssertionError):
-        names["mended"](model, optimizer, iter(batches), bar)
+        mended(model, optimizer, iter(batches), bar)
 
 
 # What else is there to paste
 
 
 def test_a_late_value_comes_one_call_later():
-    late, value = defined(block("LateValue"))["LateValue"](), torch.tensor(1.0, requires_grad=True)
+    late = pasted("host_device_syncs", "class LateValue")["LateValue"]()
+    value = torch.tensor(1.0, requires_grad=True)
     given = []
     for number in (3.0, 2.0, 1.0):
         given.append(late(value * number))
@@ -185,7 +165,6 @@ def test_an_annotation_is_no_kernel_and_copies_count(monkeypatch: pytest.MonkeyP
         event(0, 1000),
         event(500, 1500),
     ]
-    cell = "import torch\n" + block("torch.profiler import")
     monkeypatch.setattr(torch.profiler.profile, "events", lambda self: events)
-    defined(cell)
+    pasted("host_device_syncs", "from torch.profiler import", torch=torch)
     assert "1.5 ms of 4.0 ms" in capsys.readouterr().out

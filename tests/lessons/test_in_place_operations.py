@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional
 
-from course_utils.lesson_notebooks import find_lesson
 from course_utils.lessons.in_place_operations import cases
 from course_utils.materials.step_memory import kept_bytes, worked_out
 from course_utils.measure.devices import Device
+from tests.lessons.pasted import pasted
 
 NEWER = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 15)  # its linear layer gives no view
 
@@ -62,10 +60,7 @@ def test_before_2_15_a_linear_layer_with_bias_on_3d_input_has_the_gradient_copie
 
 
 def test_kept_by_names_what_each_operation_of_the_reference_page_keeps() -> None:
-    cells = json.loads(find_lesson("in_place_operations").path.read_text(encoding="utf-8"))["cells"]
-    (pasted,) = ("".join(cell["source"]) for cell in cells if "standalone" in cell["metadata"].get("tags", []))
-    exec(pasted, names := {})
-    kept_by, x = names["kept_by"], torch.randn(4, 3)
+    kept_by, x = pasted("in_place_operations", "def kept_by(")["kept_by"], torch.randn(4, 3)
     kinds = {
         ("its output", "its output"): [nn.ReLU],
         ("its input", "its output"): [nn.LeakyReLU, nn.ELU, nn.CELU, nn.SELU],

@@ -11,20 +11,16 @@ import pytest
 import torch
 from torch import nn
 
-from course_utils.lesson_notebooks import find_lesson, read_notebook
 from course_utils.lessons.initialization import cases
+from tests.lessons.pasted import pasted
 
-CELLS = {cell["id"]: cell["source"] for cell in read_notebook(find_lesson("initialization").path)["cells"]}
 ENDS = ("projection.weight", "mlp.2.weight")
 
 
 @pytest.fixture(scope="module")
 def lesson() -> dict[str, Any]:
-    scope: dict[str, Any] = {"math": math, "cases": cases}
-    for name in ("technique", "signal", "init-06"):
-        with contextlib.redirect_stdout(io.StringIO()):
-            exec(CELLS[name], scope)
-    return scope
+    with contextlib.redirect_stdout(io.StringIO()):
+        return pasted("initialization", "technique", "signal", "init-06", math=math, cases=cases)
 
 
 def test_the_start_to_paste_scales_what_writes_into_the_stream_as_the_lessons_own_does(lesson):

@@ -5,20 +5,21 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
-from course_utils.lesson_notebooks import find_lesson
 from course_utils.lessons.memory_snapshots.stand_in import memory_history
 from own_program import command
+from tests.lessons.pasted import pasted
 
-NOTEBOOK = find_lesson("memory_snapshots").path
-RECORDED = Path(__file__).parents[1] / "allocator_traces" / "memory_snapshots-2.13.0.json"
+ROOT = Path(__file__).parents[2]
+RECORDED = ROOT / "tests" / "allocator_traces" / "memory_snapshots-2.13.0.json"
 DUMP = """
 import sys
 from course_utils.lessons.memory_snapshots import cases, stand_in
@@ -28,17 +29,12 @@ with stand_in.memory_history() as dump:
 """
 
 
-def _cell(text: str) -> str:
-    cells = json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
-    return next("".join(cell["source"]) for cell in cells if text in "".join(cell["source"]))
-
-
 def test_a_snapshot_made_without_a_gpu_has_the_entries_of_pytorchs_own_allocator(tmp_path: Path) -> None:
     """In a process of its own: tensors that other tests left alive would take room in the first segments."""
     theirs = json.loads(RECORDED.read_text(encoding="utf-8"))
     path = tmp_path / "snapshot.pickle"
     command = [sys.executable, "-c", DUMP, str(path), str(theirs["made_with"]["cap_bytes"])]
-    subprocess.run(command, check=True, env=os.environ | {"COURSE_SIZE": "smoke"}, cwd=NOTEBOOK.parents[1])
+    subprocess.run(command, check=True, env=os.environ | {"COURSE_SIZE": "smoke"}, cwd=ROOT)
     ours = pickle.loads(path.read_bytes())
 
     def entries(snapshot: dict) -> list[tuple[str, int, int]]:
@@ -68,19 +64,18 @@ def two_dumps(tmp_path: Path) -> list[Path]:
 
 def test_what_grew_is_found_by_the_code_to_paste(two_dumps: list[Path]) -> None:
     """It needs no history, as of a ring that has lost its beginning."""
-    pasted: dict[str, Any] = {}
-    exec("import re\nfrom collections import Counter\nfrom pathlib import Path\n" + _cell("def held"), pasted)
+    code = pasted("memory_snapshots", "def held", re=re, Counter=Counter, Path=Path)
     early, late = (pickle.loads(file.read_bytes()) | {"device_traces": []} for file in two_dumps)
-    grown = pasted["held"](late) - pasted["held"](early)
+    grown = code["held"](late) - code["held"](early)
     assert list(grown.values()) == [5 * 2**22]
     assert next(iter(grown)).startswith(f"{Path(__file__).name}:")
-    assert pasted["where"]([]) == "no Python frame"
+    assert code["where"]([]) == "no Python frame"
     # `stacks="all"` puts C++ between Python's frames; torch.compile puts a file of Inductor's before them.
     stack = [("/me/model.py", 7, "forward"), ("/x/module.py", 1, "_call_impl")]
     stack += [("??", 0, "call"), ("/tmp/torchinductor_me/c3/c33.py", 109, "call"), ("/me/train.py", 3, "evaluate")]
     frames = [dict(zip(("filename", "line", "name"), each, strict=True)) for each in stack]
-    assert pasted["where"](frames) == "train.py:3 evaluate"
-    assert pasted["where"](frames[2:4]) == "not in your files"
+    assert code["where"](frames) == "train.py:3 evaluate"
+    assert code["where"](frames[2:4]) == "not in your files"
 
 
 def test_the_command_line_says_what_grew(two_dumps: list[Path], capsys: pytest.CaptureFixture[str]) -> None:

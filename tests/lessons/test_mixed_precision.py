@@ -8,11 +8,9 @@ import pytest
 import torch
 
 from course_utils import recorded
-from course_utils.lesson_notebooks import find_lesson, read_notebook
 from course_utils.lessons.mixed_precision import cases, pictures
 from course_utils.materials.models import MLP
-
-LESSON = find_lesson("mixed_precision")
+from tests.lessons.pasted import source
 
 
 def test_the_share_of_a_step_changes_nothing_in_fp32() -> None:
@@ -55,11 +53,10 @@ model, x = Tagger().to(device), torch.randint(1000, (8, 64), device=device)
 
 
 def test_the_dtypes_of_products_are_told_of_a_frozen_embedding_dropout_and_an_lstm(capsys) -> None:
-    sources = {cell["id"]: cell["source"] for cell in read_notebook(LESSON.path)["cells"]}
-    before, _, rest = sources["own-step"].partition("model = ")
+    before, _, rest = source("mixed_precision", "own-step").partition("model = ")
     optimizer = rest[rest.index("optimizer = ") :]
     try:
-        exec(before + TAGGER + optimizer + "\n" + sources["own-dtypes"], {})
+        exec(before + TAGGER + optimizer + "\n" + source("mixed_precision", "own-dtypes"), {})
     except RuntimeError as error:
         if "could not create a primitive descriptor for the LSTM" not in str(error):
             raise

@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional
 
-from course_utils.lesson_notebooks import find_lesson, read_notebook
 from course_utils.lessons.no_grad import cases
+from tests.lessons.pasted import pasted
 
-
-def pasted(name: str) -> Callable[..., Any]:
-    """A function of the notebook's cells to paste."""
-    cells = read_notebook(find_lesson("no_grad").path)["cells"]
-    exec(next(cell["source"] for cell in cells if f"def {name}(" in cell["source"]), scope := {})
-    return scope[name]
+evaluate = pasted("no_grad", "def evaluate(")["evaluate"]
 
 
 class _Merging(nn.Linear):
@@ -51,9 +43,9 @@ def test_evaluate_puts_modes_back_also_after_an_error():
     model.train()[0].eval()
     batches = [(torch.randn(5, 4), torch.randint(3, (5,))), (torch.randn(2, 4), torch.randint(3, (2,)))]
     modes = [(module.training, getattr(module, "merged", None)) for module in model.modules()]
-    result = pasted("evaluate")(model, batches)
+    result = evaluate(model, batches)
     with pytest.raises(RuntimeError):
-        pasted("evaluate")(model, [(torch.randn(5, 3), batches[0][1])])
+        evaluate(model, [(torch.randn(5, 3), batches[0][1])])
     assert [(module.training, getattr(module, "merged", None)) for module in model.modules()] == modes
     assert torch.is_grad_enabled()
     inputs, targets = (torch.cat(parts) for parts in zip(*batches, strict=True))
@@ -66,5 +58,4 @@ def test_evaluate_takes_a_language_models_logits_and_leaves_padding_out():
     targets[:, 0, 10:] = 3
     kept = targets != 3
     by_hand = -logits.log_softmax(-1)[kept].gather(-1, targets[kept][:, None]).mean()
-    evaluate = pasted("evaluate")
     assert evaluate(nn.Identity(), zip(logits, targets, strict=True), 3) == pytest.approx(by_hand.item())

@@ -9,18 +9,14 @@ import pytest
 import torch
 from torch import nn
 
-from course_utils.lesson_notebooks import find_lesson, read_notebook
 from course_utils.lessons.on_device_tensors.cases import OPERATIONS, outcome
 from course_utils.lessons.on_device_tensors.pictures import copies
+from tests.lessons.pasted import pasted
 
 
 def crossings() -> Any:
     """The mode that two cells of the notebook define."""
-    cells = read_notebook(find_lesson("on_device_tensors").path)["cells"]
-    sources = ["".join(each["source"]) for each in cells if each["id"] in ("crosses", "crossings")]
-    names: dict[str, Any] = {}
-    exec("\n".join(sources), names)
-    return names["Crossings"]()
+    return pasted("on_device_tensors", "crosses", "crossings")["Crossings"]()
 
 
 @pytest.mark.parametrize("line", [*OPERATIONS])

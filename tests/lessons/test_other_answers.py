@@ -18,28 +18,18 @@ from course_utils.lessons.mixed_precision.checks import check_scaled_step
 from course_utils.lessons.on_device_tensors.checks import check_mix
 from course_utils.lessons.profiler.checks import check_gaps
 from tests.lessons.wrong_answers.measuring import one_block, timer
+from tests.lessons.wrong_answers.mixed_precision import step
 from tests.lessons.wrong_answers.on_device_tensors import mixing
 
 
-def step(*, backward=True, clip=nn.utils.clip_grad_norm_, by_hand=False, unscale=1, update=True, returns=True) -> Any:
-    """The scaled step of `mixed_precision` with something changed."""
-
-    def scaled_step(loss, model, optimizer, scaler):
-        scaled = scaler.scale(loss)
-        if backward:
-            scaled.backward()
-        for _ in range(unscale):
-            scaler.unscale_(optimizer)
-        if by_hand:
-            for parameter in model.parameters():
-                parameter.grad /= scaler.get_scale()
-        norm = clip(model.parameters(), 1.0)
-        scaler.step(optimizer)
-        if update:
-            scaler.update()
-        return norm if returns else None
-
-    return scaled_step
+def divides_by_hand(loss: Any, model: nn.Module, optimizer: Any, scaler: Any) -> torch.Tensor:
+    scaler.scale(loss).backward()
+    for parameter in model.parameters():
+        parameter.grad /= scaler.get_scale()
+    norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    scaler.step(optimizer)
+    scaler.update()
+    return norm
 
 
 def by_trying(load: float, step: float, price: float, cores: int) -> np.int64:
@@ -88,11 +78,11 @@ def test_other_right_answers_are_right(check: Any, answer: Any) -> None:
         (check_clip, lambda g, most: g.norm(), None, "same shape"),
         (check_clip, lambda g, most: g * min(1.0, most / g.norm().item()), None, r"in line \d+, `.*meta.*wait there"),
         (check_clip, lambda g, most: g * torch.minimum(most / g.norm(), g.new_tensor(1.0)), "copies", ""),
-        (check_scaled_step, step(returns=False), None, "did you forget `return`?"),
-        (check_scaled_step, step(returns=False, update=False), "no_update", ""),
-        (check_scaled_step, step(backward=False), None, "Nobody calls backward()"),
-        (check_scaled_step, step(unscale=2), None, "unscale_() has already been called"),
-        (check_scaled_step, step(unscale=0, by_hand=True), None, "exactly once"),
+        (check_scaled_step, step(unscales=1, returns=False), None, "did you forget `return`?"),
+        (check_scaled_step, step(unscales=1, returns=False, updates=False), "no_update", ""),
+        (check_scaled_step, step(unscales=1, backward=False), None, "Nobody calls backward()"),
+        (check_scaled_step, step(unscales=2), None, "unscale_() has already been called"),
+        (check_scaled_step, divides_by_hand, None, "exactly once"),
     ],
 )
 def test_what_else_is_wrong_gets_its_words(check: Any, answer: Any, hint: str | None, words: str) -> None:

@@ -14,11 +14,11 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from authoring.lesson_files import load_lessons
-from course_utils.lesson_notebooks import find_lesson, read_notebook
 from course_utils.lessons.planning_a_cluster import cases
 from course_utils.materials.models import GPT
 from course_utils.ranks.collectives import Collectives
 from course_utils.ranks.programs import loss_of
+from tests.lessons.pasted import pasted
 
 
 def test_numbers_of_others_are_those_of_the_rows() -> None:
@@ -50,9 +50,8 @@ def build(mesh: Any, tokens: int, foreach: bool) -> tuple[Any, ...]:
 
 @pytest.mark.parametrize(("tokens", "foreach", "in_step"), [(8, True, True), (8, False, False), (400_000, True, False)])
 def test_the_cell_to_paste_says_the_moment_and_the_parts(capsys: Any, tokens: int, foreach: bool, in_step: bool):
-    texts = [cell["source"] for cell in read_notebook(find_lesson("planning_a_cluster").path)["cells"]]
-    exec(next(text for text in texts if "def show_peak" in text), lesson := {})
-    lesson["show_peak"](partial(build, tokens=tokens, foreach=foreach), 2)
+    show_peak = pasted("planning_a_cluster", "def show_peak")["show_peak"]
+    show_peak(partial(build, tokens=tokens, foreach=foreach), 2)
     lines = (line.split(":") for line in capsys.readouterr().out.splitlines())
     size = {name.strip(): float(value.split()[0]) for name, value in lines if "Gi" in value}
     assert (size["OptState"] == pytest.approx(3 * size["Sharded Param"], rel=0.01)) is in_step
@@ -101,5 +100,5 @@ def test_what_pytorch_asks_for_is_what_the_page_says(strategy: str, formula: flo
     sent = 0.0
     for kind, (name, times) in _COLLECTIVES.items():
         members = 8 // shards if kind == "all-reduce" else shards
-        sent += times * (members - 1) / members * collectives.traffic().get(name, {"bytes": 0})["bytes"]
+        sent += times * (members - 1) / members * collectives.traffic.get(name, {"bytes": 0})["bytes"]
     assert sent / parameters == pytest.approx(formula, rel=1e-9)

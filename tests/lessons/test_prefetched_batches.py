@@ -13,11 +13,10 @@ import pytest
 import torch
 import torch.utils.data
 
-from course_utils.lesson_notebooks import find_lesson, read_notebook
 from course_utils.lessons.pinned_memory import cases
+from tests.lessons import pasted
 
-CELLS = {cell["id"]: cell["source"] for cell in read_notebook(find_lesson("pinned_memory").path)["cells"]}
-SOURCE = CELLS["prefetched"]
+SOURCE = pasted.source("pinned_memory", "prefetched")
 PASTED = "at-best-yours", "at-best", "at-best-used"
 BATCHES = 40  # far more than take turns in the GPU's memory
 IN_ORDER = [float(n) for n in range(BATCHES)]
@@ -166,7 +165,7 @@ def test_the_cells_to_paste_say_whether_a_step_of_10_s_waits_and_where_they_cann
     monkeypatch.setattr(torch.nn.Linear, "forward", lambda self, batch: passed.append(10.0) or self.weight)
     scope: dict[str, Any] = {}
     for name in PASTED:
-        exec(CELLS[name], scope)
+        exec(pasted.source("pinned_memory", name), scope)
         scope["perf_counter"] = lambda: sum(passed)
     said = capsys.readouterr().out.strip()
     assert said.startswith("Against a batch that stays, ")

@@ -12,12 +12,11 @@ import numpy as np
 import pytest
 import torch
 
-from course_utils.lesson_notebooks import find_lesson, read_notebook
 from course_utils.lessons.reproducible_runs import cases
 from course_utils.measure.fresh import RandomState, Switches
+from tests.lessons.pasted import pasted, source
 
 ROOT = Path(__file__).parents[2]
-CELLS = read_notebook(find_lesson("reproducible_runs").path)["cells"]
 
 
 @pytest.fixture(autouse=True)
@@ -29,18 +28,12 @@ def _as_before():
     before.restore()
 
 
-def _source(text: str) -> str:
-    """Of the first cell that holds the text."""
-    return next(cell["source"] for cell in CELLS if text in cell["source"])
-
-
 @pytest.fixture
 def lesson() -> dict[str, Any]:
     """The lesson's code to paste, and `build`, `run`, `save_it` and `load_it`, as the text has them."""
-    names: dict[str, Any] = {}
-    example = re.search(r"```python\n(.*?)\nassert_resumes", _source("def build"), re.DOTALL)[1]
-    for code in (_source("def save("), _source("def assert_resumes("), example):
-        exec(code, names)
+    names = pasted("reproducible_runs", "def save(", "def assert_resumes(")
+    text = source("reproducible_runs", "def build")
+    exec(re.search(r"```python\n(.*?)\nassert_resumes", text, re.DOTALL)[1], names)
     return names
 
 

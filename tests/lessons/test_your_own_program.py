@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,21 +10,12 @@ import pytest
 import torch
 from torch.nn import functional
 
-from course_utils.lesson_notebooks import find_lesson
 from course_utils.lessons.your_own_program import cases, planted
-
-NOTEBOOK = find_lesson("your_own_program").path
-REFERENCE = Path(__file__).parents[2] / "book" / "reference" / "your_own_program.md"
+from tests.lessons.pasted import pasted
 
 
 def _pasted(name: str) -> Callable[..., Any]:
-    """A function of the lesson's cells to paste, or of its reference page."""
-    cells = json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
-    blocks = ["".join(cell["source"]) for cell in cells if "standalone" in cell["metadata"].get("tags", [])]
-    blocks += re.findall(r"^```python\n(.*?)^```$", REFERENCE.read_text(encoding="utf-8"), re.M | re.S)
-    pasted: dict[str, Any] = {}
-    exec(next(block for block in blocks if re.search(rf"def {name}\b", block)), pasted)
-    return pasted[name]
+    return pasted("your_own_program", f"def {name}(")[name]
 
 
 def _step() -> Callable[[torch.Tensor], None]:

@@ -1,4 +1,4 @@
-"""The pictures of a memory trace: what is drawn is what was traced."""
+"""The picture of memory over time: what is drawn is what was traced."""
 
 from __future__ import annotations
 
@@ -8,23 +8,15 @@ from course_utils.show.formats import format_bytes
 from tests.example_results import RESULTS
 from tests.figure_checks import problems_of_texts, visible_texts
 
-TRACE = RESULTS["trace"]
-
 
 def test_areas_are_stacked_to_the_totals_and_named() -> None:
-    fig = TRACE.plot()
-    panel = fig.axes[-1]
-    areas = panel.collections[: len(TRACE.by_kind())]
-    tops = [max(y for _, y in area.get_paths()[0].vertices) for area in areas]
-    sums = [0] * TRACE.moments
-    for top, values in zip(tops, TRACE.by_kind().values(), strict=True):
-        sums = [a + b for a, b in zip(sums, values, strict=True)]
-        assert top == pytest.approx(max(sums) / 2**20)
-    assert any(text.get_text() == f"peak {format_bytes(TRACE.peak_bytes)}" for text in panel.texts)
-    assert problems_of_texts(fig) == []
-    assert set(TRACE.by_kind()) <= {item.get_text() for item, _ in visible_texts(fig)}
-
-
-@pytest.mark.parametrize(("name", "by"), [("trace", "module"), ("trace of nothing", "kind")])
-def test_no_text_is_cut_off_or_overlaps(name: str, by: str) -> None:
-    assert problems_of_texts(RESULTS[name].plot(by=by)) == []
+    trace = RESULTS["trace"]
+    fig = trace.plot()
+    panel, shown = fig.axes[-1], list(trace.by_line())[:7]
+    sums = [0] * trace.moments
+    for area, line in zip(panel.collections, shown, strict=False):
+        sums = [a + b for a, b in zip(sums, trace.by_line()[line], strict=True)]
+        assert max(y for _, y in area.get_paths()[0].vertices) == pytest.approx(max(sums) / 2**20)
+    assert any(text.get_text() == f"peak {format_bytes(trace.peak_bytes)}" for text in panel.texts)
+    assert {*shown, "all others"} <= {item.get_text() for item, _ in visible_texts(fig)}
+    assert problems_of_texts(RESULTS["trace of nothing"].plot()) == []

@@ -1,8 +1,7 @@
-"""Runs a lesson's cells for a GPU as on a machine that has one, and says which fail.
+"""Runs a lesson's cells for a GPU that none has run as they are, as on a machine that has one; says which fail.
 
-python -m tests.played_cuda 04                       # those tagged needs-cuda, and those to paste
-python -m tests.played_cuda path/to/04_lesson.ipynb
-python -m tests.played_cuda --serve                  # for the tests: notebooks' paths in, outcomes as JSON out
+python -m tests.played_cuda host_device_syncs
+python -m tests.played_cuda --serve            # for the tests: notebooks' paths in, outcomes as JSON out
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ def serve() -> None:
         child = os.fork()
         if child == 0:
             try:
-                outcomes = [asdict(outcome) for outcome in play(path)]
+                outcomes = [asdict(outcome) for outcome in play(find_lesson(path.stem, path.parent))]
                 os.write(answers, (json.dumps(outcomes) + "\n").encode())
                 os._exit(0)
             except BaseException:
@@ -49,7 +48,7 @@ def serve() -> None:
 def main() -> None:
     """Run what is asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("lesson", nargs="?", help="its number, or a notebook's path")
+    parser.add_argument("lesson", nargs="?", help="its name or number")
     parser.add_argument("--serve", action="store_true", help="play the notebooks that standard input names")
     options = parser.parse_args()
     if options.serve:
@@ -57,15 +56,15 @@ def main() -> None:
         return
     if not options.lesson:
         parser.error("name a lesson")
-    path = Path(options.lesson) if options.lesson.endswith(".ipynb") else find_lesson(options.lesson).path
-    outcomes = play(path.resolve())
+    outcomes = play(lesson := find_lesson(options.lesson))
     for outcome in outcomes:
         if outcome.error:
             print(outcome)
         elif outcome.seconds > SLOW_S:
             print(f"cell {outcome.cell} ({outcome.id}) takes {outcome.seconds:.0f} s: give it a smaller size for tests")
     failed = sum(bool(outcome.error) for outcome in outcomes)
-    print(f"{path.name}: {failed} of {len(outcomes)} failed, {sum(outcome.seconds for outcome in outcomes):.0f} s")
+    seconds = sum(outcome.seconds for outcome in outcomes)
+    print(f"{lesson.path.name}: {failed} of {len(outcomes)} failed, {seconds:.0f} s")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
-"""A lesson's cells for a GPU, on the played one: those tagged ``needs-cuda``, and those to paste that name CUDA.
+"""A lesson's cells for a GPU, on the played one: those to paste that name CUDA, and those tagged ``needs-cuda``.
 
-A cell that needs a GPU runs after the earlier cells that make the names that it reads. nbval runs the others.
+Of the latter those that no GPU has run as they are, by the records. Such a cell runs after what makes the names that it
+reads, statement by statement, of the cells before it. nbval runs the others, with what they measure.
 """
 
 from __future__ import annotations
@@ -25,8 +26,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from course_utils.lesson_notebooks import named_experiments, read_notebook
+from course_utils.lesson_notebooks import Lesson, named_experiments, read_notebook
 from course_utils.measure.worked_by import begin_cell
+from course_utils.results import store
+from course_utils.results.code_hash import code_hash
 from tests.played_cuda.torch_on_it import PLAYED, install
 
 Cell = dict[str, Any]
@@ -62,35 +65,66 @@ def pasted_on_a_gpu(cell: Cell) -> bool:
     return tagged(cell, "standalone") and re.search("cuda|accelerator", cell["source"]) is not None
 
 
-def needed_by(cells: dict[int, Cell], wanted: Sequence[int]) -> list[int]:
-    """The wanted cells and, for each name that one reads, the last cell before it that makes the name."""
-    made = {number: names_of(cell["source"])[0] for number, cell in cells.items()}
-    needed, open_cells = set(wanted), list(wanted)
-    for number in open_cells:
-        for name in names_of(cells[number]["source"])[1]:
-            makers = [earlier for earlier in cells if earlier < number and name in made[earlier]]
-            if makers and makers[-1] not in needed:
-                needed.add(makers[-1])
-                open_cells.append(makers[-1])
-    return sorted(needed)
+def is_recorded(lesson: Lesson, cell: Cell) -> bool:
+    """Whether a GPU has run all experiments of a cell, with the code that they have now."""
+    now = {name: code_hash(lesson, name) for name in named_experiments(cell["source"])}
+    for record in store.records_of(lesson.slug, store.reference_root()):
+        then = {name: experiment.code_hash for name, experiment in record.experiments.items()}
+        if record.environment.device_kind == "cuda" and now.items() <= then.items():
+            return True
+    return False
 
 
-def play(notebook: Path) -> list[Outcome]:
-    """Run in this process what a notebook has for a GPU. A cell tagged ``needs-cuda`` must measure, and work there."""
+def to_play(lesson: Lesson) -> dict[int, Cell]:
+    """The cells of a lesson for a GPU that none has run as they are."""
+    return {
+        number: cell
+        for number, cell in code_cells(lesson.path).items()
+        if pasted_on_a_gpu(cell) or (tagged(cell, "needs-cuda") and not is_recorded(lesson, cell))
+    }
+
+
+def needed_by(cells: dict[int, Cell], wanted: Sequence[int]) -> dict[int, ast.Module]:
+    """The wanted cells, and of those before them the statements that make or change names that are read later."""
+    needed, kept = set(), {}
+    for number in reversed(cells):
+        statements = []
+        for statement in reversed(ast.parse(cells[number]["source"]).body):
+            made, read = names_of(ast.unparse(statement))
+            if number in wanted or not needed.isdisjoint(made | _changed(statement)):
+                # What an `if` makes, it makes before it reads it.
+                needed = (needed - made) | (read - made if isinstance(statement, ast.If | ast.With) else read)
+                statements.insert(0, statement)
+        if statements:
+            kept[number] = ast.Module(statements, [])
+    return dict(reversed(kept.items()))
+
+
+def _changed(statement: ast.stmt) -> set[str]:
+    """Names of what gets an entry or an attribute: ``options["check"] = same``."""
+    targets = [each for each in getattr(statement, "targets", []) if isinstance(each, ast.Subscript | ast.Attribute)]
+    return {target.value.id for target in targets if isinstance(target.value, ast.Name)}
+
+
+def play(lesson: Lesson) -> list[Outcome]:
+    """Run in this process what is to play of a lesson. A cell tagged ``needs-cuda`` must measure, and work there."""
+    cells, played, module = code_cells(lesson.path), to_play(lesson), types.ModuleType("__main__")
     install()
     builtins.display = show
-    os.chdir(notebook.parent)
-    sys.path.insert(0, str(notebook.parent))
-    cells, module = code_cells(notebook), types.ModuleType("__main__")
+    os.chdir(lesson.path.parent)
+    sys.path.insert(0, str(lesson.path.parent))
+    alone = [number for number, cell in played.items() if pasted_on_a_gpu(cell)]
+    wanted = [number for number in played if number not in alone]
     outcomes = [
-        _run(number, cell, types.ModuleType("__main__")) for number, cell in cells.items() if pasted_on_a_gpu(cell)
+        _run(number, cells[number], ast.parse(cells[number]["source"]), types.ModuleType("__main__"))
+        for number in alone
     ]
     with tempfile.TemporaryDirectory() as folder:
         os.environ["COURSE_RECORD_TO"] = folder
-        for number in needed_by(cells, [number for number, cell in cells.items() if tagged(cell, "needs-cuda")]):
+        for number, tree in needed_by(cells, wanted).items():
             cell, before = cells[number], PLAYED.kernels
-            outcome = _run(number, cell, module)
-            if tagged(cell, "needs-cuda") and not outcome.error:
+            outcome = _run(number, cell, tree, module)
+            if number in wanted and not outcome.error:
                 kept = {path.stem.replace("__", "/") for path in Path(folder).iterdir()}
                 if missing := [name for name in named_experiments(cell["source"]) if name not in kept]:
                     outcome.error = f"did not measure {', '.join(missing)}"
@@ -135,11 +169,10 @@ def names_of(source: str) -> tuple[set[str], set[str]]:
 _KEPT: list[types.ModuleType] = []  # a process group of gloo that is freed may wait for ever for its own thread
 
 
-def _run(number: int, cell: Cell, module: types.ModuleType) -> Outcome:
-    """Run a cell as a notebook does, and write down what it raises."""
+def _run(number: int, cell: Cell, tree: ast.Module, module: types.ModuleType) -> Outcome:
+    """Run statements of a cell as a notebook does, and write down what they raise."""
     outcome, source = Outcome(number, cell["id"]), cell["source"]
     where, started = f"cell {number}", time.monotonic()
-    tree = ast.parse(source, where)
     if tree.body and isinstance(last := tree.body[-1], ast.Expr):
         shown = ast.Call(ast.Name("display", ast.Load()), [last.value], [])
         last.value = ast.fix_missing_locations(ast.copy_location(shown, last.value))

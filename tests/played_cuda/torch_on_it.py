@@ -25,7 +25,6 @@ from typing import Any
 
 import torch
 import torch.nn.attention.varlen
-import torch.utils._device
 from torch._subclasses.fake_tensor import is_fake
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -57,9 +56,6 @@ class _Event(ScriptedEvent):
     def wait(self, stream: Any) -> None:
         _checked(stream)
 
-    def query(self) -> bool:
-        return (self.time_s or 0) <= self._gpu.host_s
-
     def synchronize(self) -> None:
         self._gpu.waits("cudaEventSynchronize")
         self._gpu.host_s = max(self._gpu.host_s, self.time_s or 0)
@@ -86,9 +82,6 @@ class _Stream:
 
     def is_capturing(self) -> bool:
         return PLAYED.graph is not None
-
-    def query(self) -> bool:
-        return PLAYED.busy_until_s <= PLAYED.host_s
 
     def synchronize(self) -> None:
         PLAYED.synchronize("cudaStreamSynchronize")
@@ -128,12 +121,6 @@ class _Graph:
             for func, args, kwargs, results in self.operations:
                 for held, result in zip(results, tensors_in((func(*args, **kwargs),)), strict=bool(results)):
                     held.copy_(result)
-
-    def reset(self) -> None:
-        self.operations.clear()
-
-    def pool(self) -> tuple[int, int]:
-        return (0, 1)
 
 
 def _checked(stream: Any) -> None:
@@ -333,9 +320,6 @@ class PlayedCuda(ScriptedCuda):
         if name in ("__get__", "__set__") or torch._C._get_dispatch_mode(_FAKE) is not None:
             return func(*args, **kwargs)
         device, place = kwargs.get("device") if name != "to" else None, None
-        by_default = torch.utils._device.CURRENT_DEVICE
-        if device is None and by_default is not None and func in torch.utils._device._device_constructors():
-            device = by_default
         if device is not None and (place := names_gpu(device)):
             kwargs["device"] = CPU
         given = tensors_in((*args, *kwargs.values()) if kwargs else args)
@@ -374,8 +358,6 @@ class PlayedCuda(ScriptedCuda):
 
     def _placed(self, result: Any, place: bool, given: list[torch.Tensor]) -> Any:
         """Results where they were asked for, without moving what the caller has."""
-        if isinstance(result, tuple | list):
-            return type(result)(self._placed(each, place, given) for each in result)
         if not isinstance(result, torch.Tensor) or result.is_meta or on_gpu(result) == place:
             return result
         if any(storage_of(result) is storage_of(tensor) for tensor in given) or not place:
@@ -445,7 +427,6 @@ class PlayedCuda(ScriptedCuda):
             "memorySnapshot": lambda pool: {"segments": [], "device_traces": [[]], "allocator_settings": {}},
             "record_memory_history": lambda *given: None,
             "attach_out_of_memory_observer": lambda observer: None,
-            "isHistoryEnabled": lambda: False,
             "CUDAAllocator_AllocatorState": type("AllocatorState", (), {}),
         }
 
@@ -544,9 +525,6 @@ class _Tensor:
     is_cuda = property(lambda self: on_gpu(self) or _Base.is_cuda.__get__(self))
     is_cpu = property(lambda self: not on_gpu(self) and _Base.is_cpu.__get__(self))
 
-    def get_device(self) -> int:
-        return 0 if on_gpu(self) else -1
-
     def data_ptr(self) -> int:
         block = getattr(storage_of(self), "block", None)
         return block.address + self.storage_offset() * self.itemsize if block else _Base.data_ptr(self)
@@ -554,15 +532,11 @@ class _Tensor:
     def to(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         if "device" in kwargs:  # by position, where nothing takes it for a factory's
             args = (kwargs.pop("device"), *args)
-        first = args[0] if args else kwargs.get("other")
-        if isinstance(first, torch.Tensor):
-            place, non_blocking = on_gpu(first), (args[1:2] or (kwargs.get("non_blocking", False),))[0]
-        else:
-            named = {name: value for name, value in kwargs.items() if name != "copy"}
-            device, _, non_blocking, _ = torch._C._nn._parse_to(*args, **named)
-            place = None if device is None else names_gpu(device)
-            if place:
-                args = (CPU, *args[1:])
+        named = {name: value for name, value in kwargs.items() if name != "copy"}
+        device, _, non_blocking, _ = torch._C._nn._parse_to(*args, **named)
+        place = None if device is None else names_gpu(device)
+        if place:
+            args = (CPU, *args[1:])
         if place is None or torch._C._get_dispatch_mode(_FAKE) is not None:
             return _Base.to(self, *args, **kwargs)
         return PLAYED.moved(self, place, lambda: _Base.to(self, *args, **kwargs), non_blocking)
@@ -582,9 +556,6 @@ class _Tensor:
             )
         return _Base.numpy(self.detach().cpu() if force else self)
 
-    def __array__(self, *args: Any, **kwargs: Any) -> Any:
-        return _ARRAY(self if not on_gpu(self) else self.numpy(), *args, **kwargs)
-
     def pin_memory(self, device=None) -> torch.Tensor:
         if on_gpu(self):
             raise RuntimeError(f"cannot pin '{self.type()}' only dense CPU tensors can be pinned")
@@ -596,11 +567,6 @@ class _Tensor:
 
     def is_pinned(self, device=None) -> bool:
         return getattr(storage_of(self), "pinned", False)
-
-    def record_stream(self, stream: Any) -> None:
-        _checked(stream)
-        if not on_gpu(self):
-            raise NotImplementedError("Could not run 'aten::record_stream' with arguments from the 'CPU' backend.")
 
     def backward(self, gradient=None, retain_graph=None, create_graph=False, inputs=None) -> None:
         with PLAYED.making(None, on_gpu(self)):  # the modes stay in force in hooks, and where a forward is run again
@@ -624,7 +590,7 @@ class _Storage:
 
 
 _STORAGE = torch._C.StorageBase
-_ARRAY, _SHARE = torch.Tensor.__array__, torch.Tensor.share_memory_
+_SHARE = torch.Tensor.share_memory_
 
 
 class _Generator(torch._C.Generator):
@@ -712,7 +678,7 @@ def install() -> None:
     # Few calls are enough: nothing here is noise.
     PLAYED.install(types.SimpleNamespace(setattr=_put_path))
     _put(time, perf_counter=PLAYED.perf_counter, sleep=_slept)
-    _put(rounds, _TEST_BUDGET_S=3.0)
+    _put(rounds, _TEST_BUDGET_S=1.0)
 
 
 _PROPERTIES = types.SimpleNamespace(

@@ -27,5 +27,6 @@ with Collectives() as sent:
 pasted["accumulate"](alone, groups[0] + groups[1])
 found, wanted = ([weight.grad for weight in each.parameters()] for each in (model, alone))
 off = [(a - b).norm() / b.norm() for a, b in zip(found, wanted, strict=True)]
-report(off=max(off).item(), norm=norm.item(), sent=sent.of("allreduce")["bytes"], bytes=sum(g.nbytes for g in wanted))
+report(off=max(off).item(), norm=norm.item(), sent=sent.traffic["allreduce"]["bytes"])
+report(bytes=sum(gradient.nbytes for gradient in wanted))
 dist.destroy_process_group()

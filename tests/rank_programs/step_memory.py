@@ -1,10 +1,10 @@
-"""What real ranks hold in memory during one training step, measured twice: by RankMemory, and by PyTorch's tracker.
+"""What real ranks hold in memory during a training step, by RankMemory, and the first by PyTorch's tracker, too.
 
-    torchrun --nproc-per-node 2 tests/rank_programs/step_memory.py POINTS STEPS
+    torchrun --nproc-per-node 2 tests/rank_programs/step_memory.py ASKED STEPS
 
-POINTS is a list of points as JSON; what was measured is reported. An ordinary program on gloo: it knows nothing of the
-simulation, and wraps, trains and measures as a learner would. Of so many steps the one with the lowest peak counts:
-when the machine is busy, gloo's threads now and then hold a buffer for a little longer than they need it.
+ASKED is a list of ``ClusterStep`` as JSON; what was measured is reported. An ordinary program on gloo: it knows nothing
+of the simulation, and wraps, trains and measures as a learner would. Of so many steps the one with the lowest peak
+counts: when the machine is busy, gloo's threads now and then hold a buffer for a little longer than they need it.
 """
 
 from __future__ import annotations
@@ -20,52 +20,52 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoi
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn import functional
 
-from course_utils.materials.models import GPT
+from course_utils.materials.models import Llama
 from course_utils.ranks.memory import RankMemory
 from course_utils.ranks.programs import report
 
-POINTS, STEPS = json.loads(sys.argv[1]), int(sys.argv[2])
+ASKED, STEPS = json.loads(sys.argv[1]), int(sys.argv[2])
 # The tracker's words for what lasts from step to step, and ours.
 PARTS = {"Sharded Param": "weights", "Optstate": "optimizer", "OptState": "optimizer"}
 
 
-def build(point: dict[str, Any]) -> tuple[torch.nn.Module, Any]:
+def build(asked: dict[str, Any]) -> tuple[torch.nn.Module, Any]:
     torch.manual_seed(0)
-    model = GPT(**{key: point[key] for key in ("width", "layers", "heads", "vocabulary", "context")})
-    if point["checkpointing"]:
+    model = Llama(**asked["model"])
+    if asked["checkpointing"]:
         for i, block in enumerate(model.blocks):
             model.blocks[i] = checkpoint_wrapper(block)
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     for module in (*model.blocks, model):
-        fully_shard(module, mp_policy=policy, reshard_after_forward=point["strategy"] != "fsdp_no_reshard")
-    return model, torch.optim.AdamW(model.parameters(), **{point["optimizer"]: True})
+        fully_shard(module, mp_policy=policy, reshard_after_forward=True)
+    return model, torch.optim.AdamW(model.parameters(), **{asked["optimizer"]: True})
 
 
-def train(point: dict[str, Any], model: torch.nn.Module, optimizer: Any) -> None:
-    tokens = torch.randint(point["vocabulary"], (point["batch"], point["length"]))
+def train(asked: dict[str, Any], model: torch.nn.Module, optimizer: Any) -> None:
+    tokens = torch.randint(asked["model"]["vocabulary"], (asked["batch"], asked["model"]["context"]))
     optimizer.zero_grad()
     functional.cross_entropy(model(tokens).flatten(0, 1).float(), tokens.flatten()).backward()
     optimizer.step()
 
 
-def by_rank_memory(point: dict[str, Any]) -> dict[str, Any]:
+def by_rank_memory(asked: dict[str, Any]) -> dict[str, Any]:
     with RankMemory() as memory:
-        model, optimizer = build(point)
-        train(point, model, optimizer)
+        model, optimizer = build(asked)
+        train(asked, model, optimizer)
         steps = []
         for _ in range(STEPS):
             with memory.step(model, optimizer):
-                train(point, model, optimizer)
+                train(asked, model, optimizer)
             steps.append({**memory.last_step.largest, "peak": memory.last_step.peak_bytes})
     return min(steps, key=lambda step: step["peak"])
 
 
-def by_torch(point: dict[str, Any]) -> dict[str, Any]:
-    model, optimizer = build(point)
+def by_torch(asked: dict[str, Any]) -> dict[str, Any]:
+    model, optimizer = build(asked)
     tracker, peaks = FSDPMemTracker(model, optimizer), []
     for _ in range(1 + STEPS):
         with tracker:
-            train(point, model, optimizer)
+            train(asked, model, optimizer)
         peaks.append(tracker.get_tracker_snapshot("peak")[torch.device("cpu")]["Total"])
         tracker.reset_mod_stats()
     lasting = {"peak": min(peaks[1:])}
@@ -76,5 +76,5 @@ def by_torch(point: dict[str, Any]) -> dict[str, Any]:
 
 
 dist.init_process_group("gloo")
-report(measured=[by_rank_memory(point) | {"by torch": by_torch(point)} for point in POINTS])
+report(measured=[by_rank_memory(asked) for asked in ASKED], **{"by torch": by_torch(ASKED[0])})
 dist.destroy_process_group()

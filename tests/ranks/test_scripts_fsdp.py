@@ -64,7 +64,6 @@ KEPT = {"nothing": 188_552, "selective": 63_616, "each block": 8_192}  # bytes a
     ("vocabulary", "way", "gpus", "length"),
     [
         (16_032, "selective", 128, 8192),
-        (256, "nothing", 64, 8192),
         (128_256, "each block", 8, 128),  # the root's gradients are most of it
         (256, "each block", 2, 128),  # AdamW's step is
     ],

@@ -11,7 +11,7 @@ import pytest
 from course_utils.results.ceilings import Ceiling
 from course_utils.results.comparison import Comparison
 from course_utils.results.measurement import Measurement
-from course_utils.results.memory_trace import MemoryBlock, MemoryPhase, MemoryTrace
+from course_utils.results.memory_trace import MemoryBlock, MemoryTrace
 from course_utils.results.rank_results import RankReport, RankResults
 from course_utils.results.sweep import Sweep, SweepPoint
 from course_utils.results.unrecorded import Unrecorded
@@ -117,45 +117,37 @@ TRACE = MemoryTrace(
     device="cpu",
     times_us=(0, 10, 20, 35, 40, 90),
     blocks=(
-        MemoryBlock(1000, 0, 6, "weights", "MLP.0"),
-        MemoryBlock(300, 1, 4, "activations", "MLP.0", "model.py:3 forward", "addmm"),
-        MemoryBlock(300, 2, 6, "activations", "MLP.0", "model.py:3 forward", "addmm"),
-        MemoryBlock(50, 3, 5, "temporaries", "", "step.py:7 step", "sum"),
+        MemoryBlock(1000, 0, 6, "net.py:1 __init__"),
+        MemoryBlock(300, 1, 4, "net.py:3 forward"),
+        MemoryBlock(300, 2, 6, "net.py:3 forward"),
+        MemoryBlock(50, 3, 5, "step.py:7 step"),
     ),
     environment=HERE,
-    meter="some meter",
-    meter_bytes=650,
-    metered_bytes=650,
 )
 
 
 def test_a_trace_adds_up_its_blocks() -> None:
     assert TRACE.totals_bytes == (1000, 1300, 1600, 1650, 1350, 1300)
-    assert (TRACE.start_bytes, TRACE.peak_bytes, TRACE.extra_peak_bytes, TRACE.end_bytes) == (1000, 1650, 650, 1300)
-    assert TRACE.by_kind()["activations"] == (0, 300, 600, 600, 300, 300)
-    assert TRACE.by_module()["MLP.0"] == (1000, 1300, 1600, 1600, 1300, 1300)
-    assert TRACE.scratch_bytes == 0
+    assert (TRACE.peak_bytes, TRACE.peak_moment) == (1650, 3)
+    assert TRACE.by_line()["net.py:3 forward"] == (0, 300, 600, 600, 300, 300)
     assert TRACE.card().words == "Peak of step: 1.61 KiB, 650 B above the start."
 
 
-def test_a_condensed_trace_is_small_and_its_sums_are_exact() -> None:
-    rng = random.Random(6)
-    kinds = ("weights", "activations", "temporaries")
-    blocks = []
+def test_a_condensed_trace_is_small_and_its_sums_are_exact(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng, blocks = random.Random(6), []
     for _ in range(200):
-        born, names = rng.randrange(60), rng.choices(("a", "b", "c.d.e"), k=3)
-        blocks.append(MemoryBlock(rng.randrange(10**9), born, rng.randint(born + 1, 60), rng.choice(kinds), *names))
+        born = rng.randrange(60)
+        blocks.append(MemoryBlock(rng.randrange(10**9), born, rng.randint(born + 1, 60), rng.choice("abc")))
     fields = {"label": "step", "device": "cpu", "environment": HERE}
     whole = MemoryTrace(times_us=tuple(range(60)), blocks=tuple(blocks), **fields)
-    options = {"phases": [MemoryPhase("forward", 3, 40)], "most_blocks": 30, "most_moments": 6}
-    small = MemoryTrace.from_blocks(times_us=range(60), blocks=blocks, **options, **fields)
+    monkeypatch.setattr("course_utils.results.memory_trace.MOST_MOMENTS", 6)
+    small = MemoryTrace.from_blocks(times_us=range(60), blocks=blocks, **fields)
     assert small.condensed
     assert small.moments <= 6
     assert len(small.blocks) < len(blocks)
     assert small.peak_bytes == whole.peak_bytes
-    assert (small.start_bytes, small.end_bytes) == (whole.start_bytes, whole.end_bytes)
-    for kind, values in whole.by_kind().items():
-        assert small.by_kind()[kind] == tuple(values[moment] for moment in small.times_us)
+    for line, values in whole.by_line().items():
+        assert small.by_line()[line] == tuple(values[moment] for moment in small.times_us)
     assert small.allocations == sum(block.born > 0 for block in blocks)
     assert MemoryTrace.from_record(json.loads(json.dumps(small.to_record()))) == small
 

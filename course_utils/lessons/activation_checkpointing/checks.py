@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from course_utils.lessons.answers import NotRight, ask, exercise, number
+from course_utils.lessons.answers import ask, exercise, number, recognise
 
 # A peak with everything kept, with one block recomputed, with all, the number of blocks, and a limit, in MiB.
 _MODELS = (
@@ -34,15 +35,14 @@ def _by(key: str | None, peak: float, with_one: float, with_all: float, layers: 
     return _COUNTS.get(key, _COUNTS[None])(blocks, layers) if fits else _IMPOSSIBLE
 
 
+WAYS = {key: partial(_by, key) for key in (*_COUNTS, "in_proportion", "no_floor")}
+
+
 @exercise
 def check_count(answer: Any) -> str | None:
     given = [number(ask(answer, *model), "A number of blocks") for model in _MODELS]
-    for key in (*_COUNTS, "in_proportion", "no_floor"):
-        if math.dist(given, [_by(key, *model) for model in _MODELS]) < 1e-9:
-            return key
-    value, model = next((v, m) for v, m in zip(given, _MODELS, strict=True) if v != _by(None, *m))
-    peak, one, every, layers, limit = model
-    raise NotRight(
-        f"For a peak of {peak:,}, {one:,} with one recomputed, {every:,} with all {layers}, and a limit of {limit:,} "
-        f"you return {value:g}; right is {_by(None, *model):g}. How much does a block spare, and down to where?"
+    says = (
+        "For a peak of {:,}, {:,} with one recomputed, {:,} with all {}, and a limit of {:,} you return {:g}; right is "
+        "{:g}. How much does a block spare, and down to where?"
     )
+    return recognise(given, WAYS, _MODELS, says.format)

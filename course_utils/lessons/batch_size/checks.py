@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from course_utils.lessons.answers import NotRight, ask, exercise, number
+from course_utils.lessons.answers import ask, exercise, number, recognise
 
 # Samples needed and samples a second by batch size; the peaks of two sizes, and a limit, in bytes.
 _RUNS = (
@@ -16,31 +16,34 @@ _RUNS = (
 )
 
 
-def _fitting(run: Any) -> list[int]:
-    (small, low), (large, high) = sorted(run[2].items())
-    return [batch for batch in run[0] if low + (batch - small) * (high - low) / (large - small) <= run[3]]
+def _fitting(peaks: dict[int, int], limit: int, batches: Any) -> list[int]:
+    (small, low), (large, high) = sorted(peaks.items())
+    return [batch for batch in batches if low + (batch - small) * (high - low) / (large - small) <= limit]
 
 
-def _first(run: Any, batches: list[int]) -> int:
-    return min(batches, key=lambda batch: run[0][batch] / run[1][batch])
+def _by_largest(peaks: dict[int, int], limit: int, batches: Any) -> list[int]:
+    return [batch for batch in batches if batch * max(peaks.values()) / max(peaks) <= limit]
 
 
-_WAYS: dict[str | None, Callable[[Any], int]] = {
-    None: lambda run: _first(run, _fitting(run)),
-    "largest": lambda run: max(_fitting(run)),
-    "by_speed": lambda run: max(_fitting(run), key=run[1].__getitem__),
-    "by_samples": lambda run: min(_fitting(run), key=run[0].__getitem__),
-    "too_large": lambda run: _first(run, list(run[0])),
-    "in_proportion": lambda run: _first(run, [b for b in run[0] if b * max(run[2].values()) / max(run[2]) <= run[3]]),
+def _first(needed: dict[int, int], per_s: dict[int, int], batches: Any) -> int:
+    return min(batches, key=lambda batch: needed[batch] / per_s[batch])
+
+
+WAYS: dict[str | None, Callable[..., int]] = {
+    None: lambda needed, per_s, peaks, limit: _first(needed, per_s, _fitting(peaks, limit, needed)),
+    "largest": lambda needed, per_s, peaks, limit: max(_fitting(peaks, limit, needed)),
+    "by_speed": lambda needed, per_s, peaks, limit: max(_fitting(peaks, limit, needed), key=per_s.get),
+    "by_samples": lambda needed, per_s, peaks, limit: min(_fitting(peaks, limit, needed), key=needed.get),
+    "too_large": lambda needed, per_s, peaks, limit: _first(needed, per_s, needed),
+    "in_proportion": lambda needed, per_s, peaks, limit: _first(needed, per_s, _by_largest(peaks, limit, needed)),
 }
 
 
 @exercise
 def check_first(answer: Any) -> str | None:
     given = [number(ask(answer, *map(dict, run[:3]), run[3]), "A batch size") for run in _RUNS]
-    for key, way in _WAYS.items():
-        if given == [way(run) for run in _RUNS]:
-            return key
-    run, said = next((run, said) for run, said in zip(_RUNS, given, strict=True) if said != _WAYS[None](run))
-    words = "For needed={}, per_s={}, peaks={} and limit={} you return".format(*run)
-    raise NotRight(f"{words} {said:g}; {_WAYS[None](run)} is there first. Which fit, and how long does each take?")
+    says = (
+        "For needed={}, per_s={}, peaks={} and limit={} you return {:g}; {} is there first. "
+        "Which fit, and how long does each take?"
+    )
+    return recognise(given, WAYS, _RUNS, says.format)

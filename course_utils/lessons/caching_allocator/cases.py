@@ -36,12 +36,8 @@ ON_A_GPU = SETTINGS | {
     "buckets of 32": {"bucket": 32},
     "default again": {},
 }
-GPU_UNITS = {
-    "gets through from": "percent",
-    "other steps": "ratio",
-    "peak reserved": "bytes",
-    "peak allocated": "bytes",
-}
+GPU_UNITS = {"gets through from": "percent", "other steps": "ratio"}
+GPU_UNITS |= dict.fromkeys(("peak reserved", "peak allocated"), "bytes")
 
 
 def step(*sizes_mib: int) -> list[Event]:
@@ -66,16 +62,17 @@ def draws() -> list[list[int]]:
 def traced(model: GPT) -> dict[str, Requests]:
     """What a first step asks for, at any length: traced on the CPU at two. Others make no optimizer state."""
 
-    def step(length: int) -> None:
+    def step(length: int) -> torch.optim.Optimizer:
         tokens, targets = torch.randint(256, (2, 8, length))
         functional.cross_entropy(model(tokens).flatten(0, 1), targets.flatten()).backward()
         optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
         optimizer.step()
         optimizer.zero_grad()
+        return optimizer
 
-    first = trace_requests(step, model, lengths=(32, 96))
+    first = trace_requests(step)
     pairs = zip(first.blocks, first.bytes_per_token, strict=True)
-    blocks, growths = zip(*(pair for pair in pairs if pair[0].kind != "optimizer state"), strict=True)
+    blocks, growths = zip(*(pair for pair in pairs if pair[0].died is not None), strict=True)
     return {"first step": first, "step": replace(first, blocks=blocks, bytes_per_token=growths)}
 
 
@@ -90,7 +87,7 @@ def requests(kinds: Mapping[str, Requests], lengths: Sequence[int], model: GPT) 
 def least_cap(events: Sequence[Event], most: int, options: str = "") -> float:
     """The least of the caps, of the most that tensors hold, that a whole training gets through."""
     for cap in CAPS:
-        allocator = sim.Allocator(sim.options_of(options), int(cap * most))
+        allocator = sim.Allocator(sim.AllocatorOptions.parse(options), int(cap * most))
         if all(map(allocator.apply, events)):
             return cap
     return math.inf

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from course_utils.lessons.answers import UNKNOWN, NotRight, ask, exercise, recognise, truth
+from course_utils.lessons.answers import ask, exercise, recognise, truth
 from course_utils.memory.allocator import MIB
 
 
@@ -33,7 +33,7 @@ _FAILURES = (
 )
 
 
-_READINGS: Mapping[str | None, Callable[[Mapping[str, int], int, int], bool]] = {
+WAYS: Mapping[str | None, Callable[[Mapping[str, int], int, int], bool]] = {
     None: lambda s, r, c: s["requested_bytes.all.current"] + r <= c,
     "allocated": lambda s, r, c: s["allocated_bytes.all.current"] + r <= c,
     "reserved": lambda s, r, c: s["reserved_bytes.all.current"] + r <= c,
@@ -48,12 +48,12 @@ _READINGS: Mapping[str | None, Callable[[Mapping[str, int], int, int], bool]] = 
 def check_can_a_setting_help(answer: Any) -> str | None:
     cases = [(_statistics(*numbers), requested * MIB, cap * MIB) for numbers, requested, cap in _FAILURES]
     given = [truth(ask(answer, *case)) for case in cases]
-    key = recognise(given, _READINGS, cases)
-    if key != UNKNOWN:
-        return key
-    wrong = next(n for n, case in enumerate(cases) if given[n] != _READINGS[None](*case))
-    (asked, allocated, _, reserved, *_), requested, cap = _FAILURES[wrong]
-    raise NotRight(
-        f"Tensors asked for {asked} MiB and hold {allocated} MiB, {reserved} MiB are reserved, {requested} MiB more "
-        f"are asked for under a cap of {cap} MiB: you return {given[wrong]}."
+    return recognise(given, WAYS, cases, _says)
+
+
+def _says(stats: Mapping[str, int], requested: int, cap: int, said: bool, _: bool) -> str:
+    asked, allocated, reserved = (stats[f"{kind}_bytes.all.current"] for kind in ("requested", "allocated", "reserved"))
+    return (
+        f"Tensors asked for {asked // MIB} MiB and hold {allocated // MIB} MiB, {reserved // MIB} MiB are reserved, "
+        f"{requested // MIB} MiB more are asked for under a cap of {cap // MIB} MiB: you return {said}."
     )

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from course_utils.lessons.answers import UNKNOWN, NotRight, ask, exercise, number, recognise
+from course_utils.lessons.answers import ask, exercise, number, recognise
 
 # Load, step, price and cores: three workers, too few cores, one, none; none, two.
 _LOADERS = ((30, 10, 1, 16), (90, 10, 2, 4), (6, 10, 1, 8), (0.2, 1, 1.5, 8))
@@ -17,7 +17,7 @@ def _enough(load: float, step: float, cores: float) -> float:
     return min(math.ceil(load / step), cores)
 
 
-_WAYS: Mapping[str | None, Callable[..., float]] = {
+WAYS: Mapping[str | None, Callable[..., float]] = {
     None: lambda load, step, price, cores: _enough(load, step, cores) if load > price else 0,
     "always_workers": lambda load, step, price, cores: _enough(load, step, cores),
     "rounds_down": lambda load, step, price, cores: min(max(1, load // step), cores) if load > price else 0,
@@ -31,11 +31,8 @@ _WAYS: Mapping[str | None, Callable[..., float]] = {
 @exercise
 def check_workers(answer: Any) -> str | None:
     given = [number(ask(answer, *case)) for case in _LOADERS]
-    if (key := recognise(given, _WAYS, _LOADERS)) != UNKNOWN:
-        return key
-    pairs = ((case, said, _WAYS[None](*case)) for case, said in zip(_LOADERS, given, strict=True))
-    case, said, right = next(each for each in pairs if not math.isclose(*each[1:]))
-    raise NotRight(
-        "Load {} ms, step {} ms, price {} ms, {} cores: ".format(*case)
-        + f"you start {said:g} workers; {right:g} is right. How long is a step with them, and how long without?"
+    says = (
+        "Load {} ms, step {} ms, price {} ms, {} cores: you start {:g} workers; {:g} is right. "
+        "How long is a step with them, and how long without?"
     )
+    return recognise(given, WAYS, _LOADERS, says.format)

@@ -6,7 +6,7 @@ from course_utils import recorded
 from course_utils.results.measurement import bytes_text
 from course_utils.results.sweep import Sweep
 from course_utils.results.table import Table
-from course_utils.show.cards import Axis, Bar, Card, Row
+from course_utils.show.cards import Bar, Card, Row, amount_axis
 from course_utils.show.tables import Column, Grid
 
 
@@ -51,7 +51,7 @@ def on_the_h200() -> Card:
     tables = {"LeakyReLU": two, "SiLU": inputs, "dropout": outputs}
     ways = {"out of place": "", "in place": ", in place"}
     needed = {name + words: table[name][way] for name, table in tables.items() for way, words in ways.items()}
-    axis = Axis(0.0, most := max(needed.values()), ((0.0, "0"), (most, bytes_text(most))))
+    axis = amount_axis(needed.values(), bytes_text)
     rows = tuple(Row(name, "", bytes_text(size), "", Bar(0.0, size, size)) for name, size in needed.items())
     saved, more = (abs(needed[name] - needed[f"{name}, in place"]) for name in ("LeakyReLU", "dropout"))
     says = f"In place, LeakyReLU saves {bytes_text(saved)}, SiLU nothing, and dropout needs {bytes_text(more)} more."

@@ -14,10 +14,9 @@ import torch
 from course_utils.lessons.memory_snapshots import planted, stand_in
 from course_utils.materials.models import GPT
 from course_utils.materials.text import library_text
-from course_utils.measure.fresh import fresh
 from course_utils.measure.machine import device_kind, environment, scaled
 from course_utils.memory.cuda_history import read_history
-from course_utils.memory.trace import trace_memory
+from course_utils.memory.live_storages import Levels, levels_of
 from course_utils.results.memory_trace import MemoryBlock, MemoryTrace
 from course_utils.results.store import keep
 
@@ -88,16 +87,16 @@ def _cap(file: Path) -> int:
 
 
 def picture(file: Path, where: Callable[[Any], str], name: str) -> MemoryTrace:
-    """A history as a trace that draws it: a band for each line, in place of the module."""
+    """A history as a trace that draws it: a band for each line."""
     snapshot = pickle.loads(file.read_bytes())  # of our own making; it begins with the program
     history = read_history(snapshot | {"segments": []}, snapshot["device_traces"][0])
     end = len(history.times_us)
     blocks = [
-        MemoryBlock(each.size_bytes, each.born, end if each.died is None else each.died, "other", where(each.frames))
+        MemoryBlock(each.size_bytes, each.born, end if each.died is None else each.died, where(each.frames))
         for each in history.allocations
     ]
     fields = {"environment": environment(), "device": DEVICE, "label": "the program", "name": name}
-    fields |= {"worked_by": "gpu" if DEVICE == "cuda" else "simulation", "most_moments": 400}
+    fields |= {"worked_by": "gpu" if DEVICE == "cuda" else "simulation"}
     return keep(MemoryTrace.from_blocks(times_us=history.times_us, blocks=blocks, **fields))
 
 
@@ -110,5 +109,5 @@ def loss_inputs(dtype: torch.dtype) -> list[torch.Tensor]:
     return [*rounded, torch.randint(words, (tokens,), generator=generator).to(DEVICE)]
 
 
-def traced(make: Callable[..., Callable[[], None]], **how: Any) -> MemoryTrace:
-    return trace_memory(fresh(make, **how))
+def traced(make: Callable[..., Callable[[], None]], **how: Any) -> Levels:
+    return levels_of(make(**how))

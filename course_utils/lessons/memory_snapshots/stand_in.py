@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from course_utils.memory.allocator import Allocate, Allocator, AllocatorOptions, Free, SegmentState
-from course_utils.memory.live_storages import LiveStorages
+from course_utils.memory.live_storages import LiveStorages, TracedBlock
 
 _DEVICE_BYTES = 80 * 2**30  # of the GPU that is not there
 _HIDDEN = ("course_utils/memory/", "memory_snapshots/cases.py", "memory_snapshots/stand_in.py", "_python_dispatch.py")
@@ -24,31 +24,29 @@ class _Recorder(LiveStorages):
     """Notes stacks as CUDA's history does with ``stacks="python"``: a backward pass, in autograd's thread, has none."""
 
     def __init__(self) -> None:
-        super().__init__(torch.device("cpu"))
-        self.frames: dict[int, list[Any]] = {}
-        self._known: dict[tuple[Any, int], dict[str, Any]] = {}  # shared, so that the file stays small
+        super().__init__()
+        self.stacks: dict[TracedBlock, list[Any]] = {}
+        self._shared: dict[tuple[Any, int], dict[str, Any]] = {}  # frames, so that the file stays small
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        number, in_backward = len(self.ops), torch._C._current_graph_task_id() != -1
-        stack = [] if in_backward and not torch.is_grad_enabled() else [*self._stack_of(sys._getframe(1))]
-        result = super().__torch_dispatch__(func, types, args, kwargs)
-        if len(self.ops) > number:
-            self.frames[number] = stack
-        return result
+    def _add(self, storage: torch.UntypedStorage, born: int) -> TracedBlock:
+        block = super()._add(storage, born)
+        in_backward = torch._C._current_graph_task_id() != -1 and not torch.is_grad_enabled()
+        self.stacks[block] = [] if in_backward or not born else [*self._stack_of(sys._getframe(1))]
+        return block
 
     def _stack_of(self, frame: FrameType | None) -> Iterator[dict[str, Any]]:
         while frame is not None:
             code = frame.f_code
             if not any(part in code.co_filename for part in _HIDDEN):
                 here = {"filename": code.co_filename, "line": frame.f_lineno, "name": code.co_name}
-                yield self._known.setdefault((code, frame.f_lineno), here)
+                yield self._shared.setdefault((code, frame.f_lineno), here)
             frame = frame.f_back
 
     def snapshot(self, cap_bytes: int | None = None) -> dict[str, Any]:
         """What happened so far, as the simulated allocator would have met it; up to the first request over the cap."""
         allocator, trace = Allocator(AllocatorOptions(), cap_bytes, _DEVICE_BYTES), []
         sized = {number: block for number, block in enumerate(self.blocks) if block.size_bytes}
-        stacks = {number: self.frames.get(block.op, []) for number, block in sized.items()}
+        stacks = {number: self.stacks[block] for number, block in sized.items()}
         events: list[Any] = [(block.born, Allocate(number, block.size_bytes)) for number, block in sized.items()]
         events += [(block.died, Free(number)) for number, block in sized.items() if block.died is not None]
         for moment, event in sorted(events, key=lambda event: event[0]):

@@ -9,7 +9,7 @@ from course_utils.results.comparison import Comparison
 from course_utils.results.measurement import bytes_text
 from course_utils.results.sweep import Sweep
 from course_utils.results.table import Table
-from course_utils.show.cards import Axis, Bar, Card, Row
+from course_utils.show.cards import Axis, Bar, Card, Row, amount_axis
 from course_utils.show.formats import format_seconds, listed
 from course_utils.show.timeline import Span, Timeline, timeline
 from course_utils.show.viewer import StoredView, slider
@@ -56,6 +56,6 @@ def peaks(vocabulary: Comparison) -> Card:
     says = f"In {(last := vocabulary.labels[-1])} the step needs {peak[last] / peak['fp32']:.0%} of fp32's memory."
     peak["worked out: 3 × logits"] = 3 * 4 * VOCABULARY * vocabulary.parameters["tokens"]
     rows = tuple(Row(name, "", bytes_text(size), "", Bar(0.0, size, size)) for name, size in peak.items())
-    axis = Axis(0.0, most := max(peak.values()), ((0.0, "0"), (most, bytes_text(most))))
+    axis = amount_axis(peak.values(), bytes_text)
     stamp = vocabulary.stamp(f"{VOCABULARY:,} classes, {vocabulary.parameters['tokens']:,} tokens")
     return Card(says, rows, axis, heads=("", "peak"), numbers=vocabulary.card().numbers, **stamp)

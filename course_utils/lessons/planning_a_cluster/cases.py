@@ -13,12 +13,12 @@ from course_utils.materials.models import Llama
 from course_utils.materials.step_memory import worked_out
 from course_utils.measure.devices import device_under_test
 from course_utils.measure.machine import course_size
-from course_utils.ranks.cluster import ClusterPoint, GPTShape, settings_of, simulate_points, stored_check
+from course_utils.ranks.cluster import ClusterMemory, ClusterStep, LlamaShape, simulate_steps, stored_check
 from course_utils.results.table import Table
 
 GIB = 2**30
-LLAMA_7B = GPTShape(width=4096, layers=32, heads=32, vocabulary=32_000, context=2048, hidden=11_008)
-LLAMA_70B = GPTShape(8192, 80, 64, vocabulary=128_256, context=8192, kv_heads=8, hidden=28_672)
+LLAMA_7B = LlamaShape(width=4096, layers=32, heads=32, vocabulary=32_000, context=2048, hidden=11_008)
+LLAMA_70B = LlamaShape(8192, 80, 64, vocabulary=128_256, context=8192, kv_heads=8, hidden=28_672)
 # Each number of ranks takes seconds: tests take one.
 _OF_7B, _OF_70B = ((8,), (16,)) if course_size() == "test" else ((8, 64, 1024), (16, 24))
 PARTS = ("temporary", "gathered", "activations", "weights", "gradients", "state")
@@ -28,7 +28,7 @@ RAN_ON = "gpu" if torch.cuda.is_available() else "cpu"
 ALLOCATED = {"off by": "percent"} | dict.fromkeys(("worked out", "allocated", "reserved"), "bytes")
 
 
-def _row(label: str, point: ClusterPoint) -> dict[str, Any]:
+def _row(label: str, point: ClusterMemory) -> dict[str, Any]:
     """What a rank holds at its peak. In the optimizer's step no activation is left: what else is there is AdamW's."""
     parts = {"state" if part == "optimizer" else part: size for part, size in point.at_peak.items()}
     temporary = parts["activations"] if point.peak_phase == "optimizer step" else 0
@@ -40,15 +40,10 @@ def _row(label: str, point: ClusterPoint) -> dict[str, Any]:
 
 def by_ranks() -> list[dict[str, Any]]:
     """The 7B's peak on 8, 64 and 1,024 GPUs, with nothing and with each block recomputed; and with more sequences."""
-    asked = [
-        point
-        for again in (False, True)
-        for point in settings_of(LLAMA_7B, ranks=_OF_7B, strategies="fsdp", checkpointing=again)
-    ]
-    asked += settings_of(LLAMA_7B, ranks=_OF_7B[-1], strategies="fsdp", batch=8)
-    more = {(1, False): "", (1, True): ", recomputed", (8, False): ", 8 sequences"}
-    words = (f"{p['ranks']:,}{more[p['batch'], p['checkpointing']]}" for p in asked)
-    return [_row(label, point) for label, point in zip(words, simulate_points(asked), strict=True)]
+    asked = {f"{ranks:,}": ClusterStep(LLAMA_7B, ranks) for ranks in _OF_7B}
+    asked |= {f"{ranks:,}, recomputed": ClusterStep(LLAMA_7B, ranks, checkpointing=True) for ranks in _OF_7B}
+    asked[f"{_OF_7B[-1]:,}, 8 sequences"] = ClusterStep(LLAMA_7B, _OF_7B[-1], batch=8)
+    return [_row(*row) for row in zip(asked, simulate_steps([*asked.values()]), strict=True)]
 
 
 def bars(plan: Table) -> Any:
@@ -63,14 +58,12 @@ def bars(plan: Table) -> Any:
 
 def least() -> list[dict[str, Any]]:
     """The 70B's peak on 16 and 24 GPUs, by the kind of AdamW; each block is recomputed."""
-    common = {"strategies": "fsdp", "checkpointing": True, "length": 2048}
-    asked = [
-        point
+    asked = {
+        f"{ranks}, {kind}": ClusterStep(LLAMA_70B, ranks, length=2048, checkpointing=True, optimizer=kind)
         for kind in ("foreach", "fused")
-        for point in settings_of(LLAMA_70B, ranks=_OF_70B, optimizer=kind, **common)
-    ]
-    words = (f"{point['ranks']}, {point['optimizer']}" for point in asked)
-    return [_row(label, point) for label, point in zip(words, simulate_points(asked), strict=True)]
+        for ranks in _OF_70B
+    }
+    return [_row(*row) for row in zip(asked, simulate_steps([*asked.values()]), strict=True)]
 
 
 # What others measured, in GiB: see the rows in lesson.yml, which a test holds against these.
@@ -79,14 +72,13 @@ MEASURED_GIB = {"all recomputed": 0.2392 * 95.0396, "nothing recomputed": 90.28}
 
 def trust() -> list[dict[str, Any]]:
     """Each measured size beside the simulated one, and why they differ."""
-    ours = [point for point in stored_check() if point.strategy == "fsdp"]
-    pairs = [(point.measured[part], point.simulated[part], part == "peak") for point in ours for part in point.measured]
-    asked = [
-        point
-        for again in (True, False)
-        for point in settings_of(LLAMA_7B, ranks=8, strategies="fsdp", batch=8, checkpointing=again)
+    pairs = [
+        (size, point["simulated"][part], part == "peak")
+        for point in stored_check()
+        for part, size in point["measured"].items()
     ]
-    full, nothing = (point.peak_bytes for point in simulate_points(asked))
+    asked = [ClusterStep(LLAMA_7B, ranks=8, batch=8, checkpointing=again) for again in (True, False)]
+    full, nothing = (point.peak_bytes for point in simulate_steps(asked))
     # Their loop holds the logits until the step ends, in fp32; their root and last block stay gathered, in bf16.
     root = (2 * LLAMA_7B.vocabulary + 1) * LLAMA_7B.width
     block = (LLAMA_7B.parameters - root) // LLAMA_7B.layers
@@ -110,11 +102,11 @@ def _worst(pairs: list[tuple[int, int, bool]]) -> tuple[int, int]:
     return measured, simulated
 
 
-def two_blocks() -> GPTShape:
+def two_blocks() -> LlamaShape:
     """Two blocks in the 70B's shapes, where a GPU has room for a step of them; else in a sixteenth of its width."""
     if torch.cuda.is_available() and torch.cuda.mem_get_info()[0] > 44 * GIB and course_size() != "test":
-        return GPTShape(8192, 2, 64, vocabulary=8192, context=2048, kv_heads=8, hidden=28_672)
-    return GPTShape(512, 2, 8, vocabulary=512, context=128, kv_heads=1, hidden=1792)
+        return LlamaShape(8192, 2, 64, vocabulary=8192, context=2048, kv_heads=8, hidden=28_672)
+    return LlamaShape(512, 2, 8, vocabulary=512, context=128, kv_heads=1, hidden=1792)
 
 
 def on_this_gpu() -> list[dict[str, Any]]:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from course_utils.lessons.answers import UNKNOWN, NotRight, ask, effect, exercise, number, recognise
+from course_utils.lessons.answers import ask, effect, exercise, number, recognise
 
 _GIB = 2**30
 # Parameters, bytes that a GPU needs besides its shards until the backward pass ends, bytes of its memory, and whether
@@ -44,7 +44,7 @@ def _gpus(
     return of
 
 
-_WAYS: dict[str | None, Callable[..., float]] = {
+WAYS: dict[str | None, Callable[..., float]] = {
     None: _gpus(),
     "no_optimizer": _gpus(kept=8),
     "no_gradients": _gpus(kept=12),
@@ -62,15 +62,15 @@ _WAYS: dict[str | None, Callable[..., float]] = {
 @exercise
 def check_least_gpus(answer: Any) -> str | None:
     given = [number(ask(answer, *case), "A number of GPUs") for case in _ROOM]
-    key = recognise(given, _WAYS, _ROOM)
-    if key == UNKNOWN:
-        case, wrong = next((case, n) for case, n in zip(_ROOM, given, strict=True) if n != _gpus()(*case))
-        parameters, own, memory, foreach = case
-        raise NotRight(
-            f"For {parameters / 1e9:.0f} billion parameters, {own / _GIB:.0f} GiB of a GPU's own and "
-            f"{memory / _GIB:.0f} GiB of memory, foreach={foreach}, you return {wrong:g}; {_gpus()(*case)} is right. "
-            "How large is each shard at the end of the backward pass, and how large in the optimizer's step?"
-        )
+    key = recognise(given, WAYS, _ROOM, _says)
     if key is None and any(effect(answer, *case) is not None for case in _FULL):
         return "never_none"
     return key
+
+
+def _says(parameters: float, own: int, memory: int, foreach: bool, said: float, right: float) -> str:
+    return (
+        f"For {parameters / 1e9:.0f} billion parameters, {own / _GIB:.0f} GiB of a GPU's own and "
+        f"{memory / _GIB:.0f} GiB of memory, foreach={foreach}, you return {said:g}; {right} is right. "
+        "How large is each shard at the end of the backward pass, and how large in the optimizer's step?"
+    )

@@ -21,12 +21,10 @@ def once(seconds, name):
 
 
 WRONG = {
-    "check_fair_share": {
-        "first": lambda seconds, name: _ends(seconds, name)[0],
-        "last": lambda seconds, name: _ends(seconds, name)[1],
-        "two_ends": lambda seconds, name: geometric_mean(_ends(seconds, name)),
-        "arithmetic": lambda seconds, name: fmean(_gains(seconds, name).values()),
-        "each_choice_once": once,
-        "upside_down": lambda seconds, name: 1 / geometric_mean(_gains(seconds, name).values()),
-    }
+    "first": lambda seconds, name: _ends(seconds, name)[0],
+    "last": lambda seconds, name: _ends(seconds, name)[1],
+    "two_ends": lambda seconds, name: geometric_mean(_ends(seconds, name)),
+    "arithmetic": lambda seconds, name: fmean(_gains(seconds, name).values()),
+    "each_choice_once": once,
+    "upside_down": lambda seconds, name: 1 / geometric_mean(_gains(seconds, name).values()),
 }

@@ -38,14 +38,12 @@ def changed(**options):
 
 
 WRONG = {
-    "check_train": {
-        "untouched": changed(alike=False, after=False),
-        "own_gradient": changed(before=True, after=False),
-        "no_broadcast": changed(alike=False),
-        "sum": changed(ranks=1),
-        "twice": changed(ranks=4),
-        "weights": changed(after=False, late=True),
-        "no_gradient": changed(zeros=False),
-        "waits": changed(after=False, hooks=True),
-    },
+    "untouched": changed(alike=False, after=False),
+    "own_gradient": changed(before=True, after=False),
+    "no_broadcast": changed(alike=False),
+    "sum": changed(ranks=1),
+    "twice": changed(ranks=4),
+    "weights": changed(after=False, late=True),
+    "no_gradient": changed(zeros=False),
+    "waits": changed(after=False, hooks=True),
 }

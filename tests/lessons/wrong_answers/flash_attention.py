@@ -27,10 +27,8 @@ def keeps_all(tiles):
 
 
 WRONG = {
-    "check_attend": {
-        "not_rescaled": attend(with_sum=False),
-        "tile_maximum": attend(running=False, with_sum=False, with_result=False),
-        "masked_tile": attend(start=float("-inf")),
-        "all_at_once": keeps_all,
-    },
+    "not_rescaled": attend(with_sum=False),
+    "tile_maximum": attend(running=False, with_sum=False, with_result=False),
+    "masked_tile": attend(start=float("-inf")),
+    "all_at_once": keeps_all,
 }

@@ -13,11 +13,9 @@ def calls_after(*operations):
 
 
 WRONG = {
-    "check_repair": {
-        "none": calls_after(),
-        "all": lambda rnns, done: calls_after(*done.values())(rnns, done),
-        "self_repairing": calls_after(*NEEDY, "load_state_dict(assign=True)", "new Parameter"),
-        "tied": calls_after(*NEEDY, "tied weights"),
-        "copies": calls_after("p.data ="),
-    },
+    "none": calls_after(),
+    "all": lambda rnns, done: calls_after(*done.values())(rnns, done),
+    "self_repairing": calls_after(*NEEDY, "load_state_dict(assign=True)", "new Parameter"),
+    "tied": calls_after(*NEEDY, "tied weights"),
+    "copies": calls_after("p.data ="),
 }

@@ -27,13 +27,11 @@ def looks_at_the_first_group(model, optimizer):
 
 
 WRONG = {
-    "check_steps_the_model": {
-        "compares_values": compares_values,
-        "first_group": looks_at_the_first_group,
-        "counts": lambda model, optimizer: len(list(model.parameters())) == len(given(optimizer)),
-        "frozen": lambda model, optimizer: ids(model.parameters()) <= ids(given(optimizer)),
-        "other_way": lambda model, optimizer: ids(given(optimizer)) <= ids(model.parameters()),
-        "frozen_given": lambda model, optimizer: ids(trained(model)) == ids(given(optimizer)),
-        "turned_round": lambda model, optimizer: not ids(trained(model)) <= ids(given(optimizer)),
-    },
+    "compares_values": compares_values,
+    "first_group": looks_at_the_first_group,
+    "counts": lambda model, optimizer: len(list(model.parameters())) == len(given(optimizer)),
+    "frozen": lambda model, optimizer: ids(model.parameters()) <= ids(given(optimizer)),
+    "other_way": lambda model, optimizer: ids(given(optimizer)) <= ids(model.parameters()),
+    "frozen_given": lambda model, optimizer: ids(trained(model)) == ids(given(optimizer)),
+    "turned_round": lambda model, optimizer: not ids(trained(model)) <= ids(given(optimizer)),
 }

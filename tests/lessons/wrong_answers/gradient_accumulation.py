@@ -55,17 +55,15 @@ def added(model, group, parts):
 
 
 WRONG = {
-    "check_train": {
-        "drops_last": loop(last=False),
-        "divides_by_parts": loop(lambda targets, group, parts: 1 / parts),
-        "mean_of_means": loop(lambda targets, group, parts: 1 / len(group)),
-        "divides_twice": loop(lambda targets, group, parts: by_samples(targets, group, parts) / len(targets)),
-        "not_divided": loop(lambda targets, group, parts: 1.0),
-        "clips_each_part": loop(clip="each"),
-        "no_clip": loop(clip="never"),
-        "keeps_gradients": loop(zero="never"),
-        "zeroes_each_part": loop(zero="each"),
-        "joins_batches": whole_group(joined),
-        "one_backward": whole_group(added),
-    },
+    "drops_last": loop(last=False),
+    "divides_by_parts": loop(lambda targets, group, parts: 1 / parts),
+    "mean_of_means": loop(lambda targets, group, parts: 1 / len(group)),
+    "divides_twice": loop(lambda targets, group, parts: by_samples(targets, group, parts) / len(targets)),
+    "not_divided": loop(lambda targets, group, parts: 1.0),
+    "clips_each_part": loop(clip="each"),
+    "no_clip": loop(clip="never"),
+    "keeps_gradients": loop(zero="never"),
+    "zeroes_each_part": loop(zero="each"),
+    "joins_batches": whole_group(joined),
+    "one_backward": whole_group(added),
 }

@@ -17,12 +17,10 @@ def divides_zero_by_zero(gradient, max_norm):
 
 
 WRONG = {
-    "check_clip": {
-        "copies": copies,
-        "mixes": mixes,
-        "enlarges": lambda gradient, max_norm: gradient * (max_norm / gradient.norm().clamp(min=1e-6)),
-        "each_number": lambda gradient, max_norm: gradient.clamp(-max_norm, max_norm),
-        "never": lambda gradient, max_norm: gradient,
-        "zero": divides_zero_by_zero,
-    },
+    "copies": copies,
+    "mixes": mixes,
+    "enlarges": lambda gradient, max_norm: gradient * (max_norm / gradient.norm().clamp(min=1e-6)),
+    "each_number": lambda gradient, max_norm: gradient.clamp(-max_norm, max_norm),
+    "never": lambda gradient, max_norm: gradient,
+    "zero": divides_zero_by_zero,
 }

@@ -37,10 +37,8 @@ def copies(x, first, second):
 
 
 WRONG = {
-    "check_block": {
-        "raises": raises,
-        "silent": silent,
-        "caller": caller,
-        "copies": copies,
-    },
+    "raises": raises,
+    "silent": silent,
+    "caller": caller,
+    "copies": copies,
 }

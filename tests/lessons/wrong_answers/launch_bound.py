@@ -25,13 +25,11 @@ def by_shape(*, once=False, copies_in=True, own=True, replays=True, clones=True,
 
 
 WRONG = {
-    "check_by_shape": {
-        "one_graph": by_shape(once=True),
-        "not_computed": by_shape(replays=False),
-        "stale": by_shape(copies_in=False),
-        "their_batch": by_shape(own=False),
-        "overwritten": by_shape(clones=False),
-        "every_call": by_shape(keeps=False),
-        "no_graph": lambda step, record: step,
-    },
+    "one_graph": by_shape(once=True),
+    "not_computed": by_shape(replays=False),
+    "stale": by_shape(copies_in=False),
+    "their_batch": by_shape(own=False),
+    "overwritten": by_shape(clones=False),
+    "every_call": by_shape(keeps=False),
+    "no_graph": lambda step, record: step,
 }

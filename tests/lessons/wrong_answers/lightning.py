@@ -16,14 +16,12 @@ def answer(hugging_face=HF, lightning=LEAN, **log):
 
 
 WRONG = {
-    "check_settings": {
-        "filtered": answer(hugging_face=HF | {"logging_nan_inf_filter": True}),
-        "copies": answer(hugging_face=HF | {"accelerator_config": None}),
-        "logs_early": answer(hugging_face=HF | {"logging_first_step": True}),
-        "hf_not_logged": answer(hugging_face=HF | {"logging_steps": 50}),
-        "hf_left_on": answer(hugging_face=HF | {"save_strategy": "steps"}),
-        "left_on": answer(lightning=LEAN | {"enable_checkpointing": True}),
-        "nothing_logged": answer(lightning={"barebones": True}),
-        "waits": answer(prog_bar=True),
-    },
+    "filtered": answer(hugging_face=HF | {"logging_nan_inf_filter": True}),
+    "copies": answer(hugging_face=HF | {"accelerator_config": None}),
+    "logs_early": answer(hugging_face=HF | {"logging_first_step": True}),
+    "hf_not_logged": answer(hugging_face=HF | {"logging_steps": 50}),
+    "hf_left_on": answer(hugging_face=HF | {"save_strategy": "steps"}),
+    "left_on": answer(lightning=LEAN | {"enable_checkpointing": True}),
+    "nothing_logged": answer(lightning={"barebones": True}),
+    "waits": answer(prog_bar=True),
 }

@@ -26,12 +26,10 @@ def drawn(make_model, path):
 
 
 WRONG = {
-    "check_load_decoder": {
-        "nothing_loaded": loading(device="meta", leave_out="buffer"),
-        "on_meta": loading(assign=True, leave_out="buffer"),
-        "empty_buffer": loading(leave_out="buffer"),
-        "untied": loading(assign=True, leave_out="tie"),
-        "draws": drawn,
-        "hides": loading(assign=True, strict=False),
-    },
+    "nothing_loaded": loading(device="meta", leave_out="buffer"),
+    "on_meta": loading(assign=True, leave_out="buffer"),
+    "empty_buffer": loading(leave_out="buffer"),
+    "untied": loading(assign=True, leave_out="tie"),
+    "draws": drawn,
+    "hides": loading(assign=True, strict=False),
 }

@@ -43,10 +43,8 @@ def one_block(fn, synchronize, clock):
 
 
 WRONG = {
-    "check_timer": {
-        "no_wait": timer(median, after=False),
-        "leftovers": timer(median, before=False),
-        "first_calls": timer(fmean, calls=20, warm_up=0),
-        "mean": timer(fmean),
-    },
+    "no_wait": timer(median, after=False),
+    "leftovers": timer(median, before=False),
+    "first_calls": timer(fmean, calls=20, warm_up=0),
+    "mean": timer(fmean),
 }

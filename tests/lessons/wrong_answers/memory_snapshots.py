@@ -17,11 +17,9 @@ def largest_left(first, second):
 
 
 WRONG = {
-    "check_leak": {
-        "spike": lambda first, second: max(second, key=lambda entry: entry["size"])["line"],
-        "largest_left": largest_left,
-        "asked_most": lambda first, second: Counter(
-            entry["line"] for entry in second if entry["action"] == "alloc"
-        ).most_common(1)[0][0],
-    },
+    "spike": lambda first, second: max(second, key=lambda entry: entry["size"])["line"],
+    "largest_left": largest_left,
+    "asked_most": lambda first, second: Counter(
+        entry["line"] for entry in second if entry["action"] == "alloc"
+    ).most_common(1)[0][0],
 }

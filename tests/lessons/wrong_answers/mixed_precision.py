@@ -3,10 +3,12 @@
 from torch import nn
 
 
-def step(*, scales=True, unscales=False, scalers_step=True, updates=True, clips=True):
+def step(*, scales=True, backward=True, unscales=0, scalers_step=True, updates=True, clips=True, returns=True):
     def scaled_step(loss, model, optimizer, scaler):
-        (scaler.scale(loss) if scales else loss).backward()
-        if unscales:
+        scaled = scaler.scale(loss) if scales else loss
+        if backward:
+            scaled.backward()
+        for _ in range(unscales):
             scaler.unscale_(optimizer)
         if clips:
             norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -18,7 +20,7 @@ def step(*, scales=True, unscales=False, scalers_step=True, updates=True, clips=
             optimizer.step()
         if updates:
             scaler.update()
-        return norm
+        return norm if returns else None
 
     return scaled_step
 
@@ -42,13 +44,11 @@ def unscales_late(loss, model, optimizer, scaler):
 
 
 WRONG = {
-    "check_scaled_step": {
-        "no_scaling": step(scales=False, scalers_step=False, updates=False),
-        "own_step": step(scalers_step=False, updates=False),
-        "clips_scaled": step(),
-        "no_update": step(unscales=True, updates=False),
-        "early_update": updates_early,
-        "late_unscale": unscales_late,
-        "no_clipping": step(unscales=True, clips=False),
-    },
+    "no_scaling": step(scales=False, scalers_step=False, updates=False),
+    "own_step": step(scalers_step=False, updates=False),
+    "clips_scaled": step(),
+    "no_update": step(unscales=1, updates=False),
+    "early_update": updates_early,
+    "late_unscale": unscales_late,
+    "no_clipping": step(unscales=1, clips=False),
 }

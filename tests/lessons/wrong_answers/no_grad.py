@@ -61,15 +61,13 @@ def weights_changed(model, batches):
 
 
 WRONG = {
-    "check_features": {
-        "dropout": dropout,
-        "graph": graph,
-        "inference": inference,
-        "grad_left_off": grad_left_off,
-        "grad_left_on": grad_left_on,
-        "left_in_eval": left_in_eval,
-        "frozen_woken": frozen_woken,
-        "after_an_error": after_an_error,
-        "weights_changed": weights_changed,
-    },
+    "dropout": dropout,
+    "graph": graph,
+    "inference": inference,
+    "grad_left_off": grad_left_off,
+    "grad_left_on": grad_left_on,
+    "left_in_eval": left_in_eval,
+    "frozen_woken": frozen_woken,
+    "after_an_error": after_an_error,
+    "weights_changed": weights_changed,
 }

@@ -33,14 +33,12 @@ def in_place(images: torch.Tensor, share: float) -> torch.Tensor:
 
 
 WRONG = {
-    "check_mix": {
-        "names_device": mixing(weights=lambda n, share, device: torch.full((n,), share).cuda()),
-        "builds": mixing(weights=lambda n, share, device: torch.tensor([share] * n, device=device)),
-        "sets_element": mixing(first=lambda kept: kept.__setitem__(0, torch.tensor(1.0))),
-        "index": mixing(order=lambda n, device: torch.arange(n).flip(0)),
-        "moved": mixing(weights=lambda n, share, device: torch.full((n,), share).to(device)),
-        "stays_here": mixing(weights=lambda n, share, device: torch.full((n,), share)),
-        "fetches": lambda images, share: mixing()(images.cpu(), share).to(images.device),
-        "in_place": in_place,
-    },
+    "names_device": mixing(weights=lambda n, share, device: torch.full((n,), share).cuda()),
+    "builds": mixing(weights=lambda n, share, device: torch.tensor([share] * n, device=device)),
+    "sets_element": mixing(first=lambda kept: kept.__setitem__(0, torch.tensor(1.0))),
+    "index": mixing(order=lambda n, device: torch.arange(n).flip(0)),
+    "moved": mixing(weights=lambda n, share, device: torch.full((n,), share).to(device)),
+    "stays_here": mixing(weights=lambda n, share, device: torch.full((n,), share)),
+    "fetches": lambda images, share: mixing()(images.cpu(), share).to(images.device),
+    "in_place": in_place,
 }

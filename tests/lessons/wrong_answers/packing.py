@@ -26,14 +26,12 @@ def borders(begins=False, across=False, run_on=False, from_one=False, border=Fal
 
 
 WRONG = {
-    "check_borders": {
-        "separator_begins": borders(begins=True),
-        "documents": borders(across=True),
-        "positions_run_on": borders(run_on=True),
-        "positions": borders(from_one=True),
-        "border": borders(border=True),
-        "never_stops": borders(stops=False),
-        "row_end": borders(wraps=True),
-        "targets": borders(shifts=0, border=True),
-    },
+    "separator_begins": borders(begins=True),
+    "documents": borders(across=True),
+    "positions_run_on": borders(run_on=True),
+    "positions": borders(from_one=True),
+    "border": borders(border=True),
+    "never_stops": borders(stops=False),
+    "row_end": borders(wraps=True),
+    "targets": borders(shifts=0, border=True),
 }

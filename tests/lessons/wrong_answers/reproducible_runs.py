@@ -12,13 +12,11 @@ def seeds_the_global_one(seed, epoch, index):
 
 
 WRONG = {
-    "check_noise": {
-        "order": lambda seed, epoch, index: GENERATOR.normal(size=4),
-        "global": seeds_the_global_one,
-        "hash": lambda seed, epoch, index: np.random.default_rng(abs(hash(f"{seed},{epoch},{index}"))).normal(size=4),
-        "constant": lambda seed, epoch, index: [seed, epoch, index, 0],
-        "same_for_all": lambda seed, epoch, index: np.random.default_rng(seed).normal(size=4),
-        "each_epoch": lambda seed, epoch, index: np.random.default_rng([seed, index]).normal(size=4),
-        "collides": lambda seed, epoch, index: np.random.default_rng(seed + epoch + index).normal(size=4),
-    },
+    "order": lambda seed, epoch, index: GENERATOR.normal(size=4),
+    "global": seeds_the_global_one,
+    "hash": lambda seed, epoch, index: np.random.default_rng(abs(hash(f"{seed},{epoch},{index}"))).normal(size=4),
+    "constant": lambda seed, epoch, index: [seed, epoch, index, 0],
+    "same_for_all": lambda seed, epoch, index: np.random.default_rng(seed).normal(size=4),
+    "each_epoch": lambda seed, epoch, index: np.random.default_rng([seed, index]).normal(size=4),
+    "collides": lambda seed, epoch, index: np.random.default_rng(seed + epoch + index).normal(size=4),
 }

@@ -30,10 +30,8 @@ def breaks_in_a_loop(x, weight):
 
 
 WRONG = {
-    "check_one_graph": {
-        "item": reads_the_number,
-        "branch": keeps_the_branch,
-        "always": drops_the_condition,
-        "not_traced": breaks_in_a_loop,
-    },
+    "item": reads_the_number,
+    "branch": keeps_the_branch,
+    "always": drops_the_condition,
+    "not_traced": breaks_in_a_loop,
 }

@@ -141,6 +141,7 @@ def lint(arguments: list[str]) -> int:
         ["-m", "ruff", "format", *([] if fix else ["--check"]), "."],
         ["-m", "authoring.renumber", *([] if fix else ["--check"])],
         ["-m", "authoring.notebook_form", *(["--write"] if fix else [])],
+        ["-m", "authoring.typed_numbers"],  # warns only
     )
     return max([_run([python, *command]) for command in commands])
 

@@ -115,15 +115,10 @@ def unclear_parts(comparison: Comparison) -> list[str | Toned]:
     unclear = [case for case in comparison.others if case.verdict is Verdict.UNCLEAR]
     if not unclear:
         return []
-    labels = [case.label for case in unclear]
-    if not (comparison.noise.bounded and all(case.interval.bounded for case in unclear)):
-        if comparison.rounds < paired.MIN_ROUNDS:
-            help_ = "let it run to the end" if comparison.interrupted else "raise budget_s"
-            why = f"a verdict takes {paired.MIN_ROUNDS} rounds, and there are {comparison.rounds}: {help_}"
-        else:
-            why = "the machine drifted while it was measured: stop other programs, or raise budget_s"
-        who = "" if len(unclear) == len(comparison.others) else f" ({listed(labels)})"
-        return [Toned("Too close to call", "unclear"), f"{who}: {why}."]
+    if not comparison.noise.bounded:
+        help_ = "let it run to the end" if comparison.interrupted else "raise budget_s"
+        why = f": a verdict takes {paired.MIN_ROUNDS} rounds, and there are {comparison.rounds}: {help_}."
+        return [Toned("Too close to call", "unclear"), why]
     ranges = [f"{case.label} is {between(case.interval)}" for case in unclear[:_NAMED]]
     if len(unclear) > _NAMED:
         more = len(unclear) - _NAMED

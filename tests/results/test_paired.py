@@ -83,11 +83,11 @@ def test_autocorrelation_is_that_of_the_ranks():
     centred = ranks - ranks.mean()
     expected = (centred[:-1] @ centred[1:]) / (centred @ centred)
     assert paired.lag1_autocorrelation(values) == pytest.approx(expected)
-    assert paired.lag1_autocorrelation([1.0, 2.0, 3.0]) == paired.lag1_autocorrelation([5.0] * 20) == 0
+    assert paired.lag1_autocorrelation([5.0] * 20) == 0
 
 
 def test_a_trend_is_blocked_until_8_blocks_are_left():
-    blocks, size = paired.block([float(i) for i in range(32)])
+    blocks, size = paired.block([float(i) for i in range(35)])  # the last three make no block
     assert (blocks, size) == ([1.5 + 4 * i for i in range(8)], 4)
 
 

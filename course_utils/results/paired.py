@@ -132,8 +132,8 @@ def log_ratios(case: Sequence[float], reference: Sequence[float]) -> list[float]
 def lag1_autocorrelation(values: Sequence[float]) -> float:
     """Autocorrelation between neighbouring rounds, on ranks so that outliers do not decide it."""
     ordered = sorted(values)
-    # Equal values share the middle of their ranks, so that turning all signs around changes nothing.
-    ranks = [(bisect_left(ordered, value) + bisect_right(ordered, value)) / 2 for value in values]
+    # Twice the ranks. Equal values share the middle of theirs, so that turning all signs around changes nothing.
+    ranks = [bisect_left(ordered, value) + bisect_right(ordered, value) for value in values]
     mean = statistics.fmean(ranks)
     centred = [rank - mean for rank in ranks]
     total = math.fsum(c * c for c in centred)

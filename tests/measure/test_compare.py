@@ -240,6 +240,18 @@ def test_what_is_clear_stops_at_a_look_and_what_is_close_gets_more_rounds():
     assert result.rounds in paired.LOOKS[3:]
 
 
+def test_a_pause_of_the_machine_is_told_and_takes_nothing_of_the_budget(monkeypatch):
+    class Sleeping(OnAClockOfItsOwn):
+        def sample(self, fn, calls, cache):
+            self.now += 3600 * (len(self.timings) == 80)  # in the middle of a round
+            return super().sample(fn, calls, cache)
+
+    device = Sleeping({one: 1e-3, two: 1e-3}, monkeypatch, noise=0.5)
+    result = compare({"one": one, "two": two}, check=False, device=device, budget_s=0.3)
+    assert result.rounds > 20
+    assert any("took 3600 s" in note and "the machine slept" in note for note in result.notes)
+
+
 @pytest.mark.parametrize(("call_s", "round_count", "verdict"), [(0.02, 8, "SLOWER"), (0.08, 1, "UNCLEAR")])
 def test_a_budget_is_exceeded_where_that_completes_the_rounds_of_a_verdict(monkeypatch, call_s, round_count, verdict):
     """A round takes six calls of the shorter one, three of the longer. Within the budget there is time for two."""
@@ -389,6 +401,12 @@ def test_a_case_that_raises_is_named():
     words = r"case 'b' failed in its first call: ZeroDivisionError: .* Run it once by itself"
     with pytest.raises(CaseError, match=words):
         compare({"a": one, "b": lambda: 1 / 0}, **QUICK)
+
+
+def test_calls_that_are_too_short_for_the_clock_are_refused():
+    device = ScriptedDevice({one: 1e-3, two: 0.0})
+    with pytest.raises(CaseError, match=r"the clock read 0 s for 'two': .* Do more in one call"):
+        compare({"one": one, "two": two}, check=False, device=device, budget_s=AMPLE_S)
 
 
 @pytest.mark.parametrize(

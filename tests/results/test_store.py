@@ -202,6 +202,8 @@ def test_a_machine_is_found_by_the_beginning_of_its_name_as_long_as_no_other_has
     # What was written before the machine got its longer name goes on being found.
     assert recorded("tiny/pair", machine=GPU.machine).environment == longer
     other = dataclasses.replace(GPU, machine=f"{GPU.machine}-140gib-51f9")
+    save_lesson(lesson_record(comparison(name="more/pair"), environment=other, lesson="more"), reference)
+    assert recorded("tiny/pair", machine=GPU.machine).environment == longer  # the other has not what is asked for
     save_lesson(lesson_record(environment=other), reference)
     with pytest.raises(RecordError, match=rf"'{GPU.machine}' may be {longer.machine} or {other.machine}"):
         recorded("tiny/pair", machine=GPU.machine)
@@ -353,6 +355,13 @@ def test_the_run_behind_is_found_by_name_and_parameters(
     save_lesson(lesson_record(then, environment=GPU), reference)
     result = _live(monkeypatch, **{"parameters": {"n": 64}, **live})
     assert (result.behind is not None) is behind
+
+
+def test_of_several_runs_the_one_of_the_same_sizes_is_behind(reference: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for environment, n, at in ((CPU, 64, "2026-10-01"), (GPU, 4096, "2026-11-01")):
+        then = dataclasses.replace(comparison(environment), parameters={"n": n})
+        save_lesson(lesson_record(then, environment=environment, at=f"{at}T10:00:00+00:00"), reference)
+    assert _live(monkeypatch, parameters={"n": 64}).behind.environment == CPU
 
 
 def test_a_sweep_has_behind_it_the_points_that_both_have(reference: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-import statistics
 
 import numpy as np
 import pytest
@@ -19,13 +18,6 @@ MIRRORED = {
     Verdict.SAME: Verdict.SAME,
     Verdict.UNCLEAR: Verdict.UNCLEAR,
 }
-
-
-def verdict_of(case: list[float], baseline: list[float], control: list[float], practical: float = 0.01) -> Verdict:
-    """The whole way from seconds to a verdict, as a comparison goes it."""
-    logs = paired.log_ratios(case, baseline)
-    noise = paired.ratio_interval(paired.log_ratios(control, baseline))
-    return paired.decide(math.exp(statistics.median(logs)), paired.ratio_interval(logs), noise, practical)
 
 
 # --- rank and interval
@@ -153,7 +145,7 @@ def test_identical_code_with_wild_noise_gets_no_direction():
             [d * (1 + generator.expovariate(20)) * (5 if generator.random() < 0.03 else 1) for d in drift]
             for drift in drifts
         ]
-        false += verdict_of(*sides) in (Verdict.FASTER, Verdict.SLOWER)
+        false += paired.judge(*sides).verdict in (Verdict.FASTER, Verdict.SLOWER)
     assert false <= 2  # at most 1 in 200
 
 

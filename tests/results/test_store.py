@@ -307,6 +307,14 @@ def test_committed_records_load_and_tell_nothing_private(monkeypatch: pytest.Mon
     assert {str(path): problems for path in paths if (problems := _problems(path))} == {}
 
 
+def test_a_learners_records_lie_in_the_clone_wherever_a_command_is_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COURSE_RESULTS", raising=False)
+    monkeypatch.chdir(tmp_path)
+    assert store.results_root() == Path(__file__).resolve().parents[2] / "results"
+
+
 # The recorded machine behind a live result
 
 

@@ -42,7 +42,7 @@ def test_a_figure_is_written_as_it_says(expression, words, root):
         (f'{COPY}[5]["pinned"]', EvidenceError, r"cannot be worked out: .*5.*Correct it"),
         (f'{COPY}[4]["pinned"].median_s', EvidenceError, r"gives \d.*write it with one of us\(...\), ms\(...\)"),
         ('recorded("pinned_memory/copy", "nowhere")', EvidenceError, "no machine 'nowhere'"),
-        ('recorded("pinned_memory/copi", "some-gpu")', EvidenceError, "no experiment 'pinned_memory/copi'"),
+        ('recorded("pinned_memory/copi", "some-gpu")', EvidenceError, "no experiment 'pinned_memory/copi'.*/copy"),
         ('recorded("pinned_memory/arrived_batch", "some-gpu")', NotRecordedError, "Run `course record pinned_memory"),
     ],
 )

@@ -17,7 +17,6 @@ from typing import Any, NamedTuple, Self
 from course_utils.lesson_notebooks import LessonError, find_lesson, measuring_cell
 from course_utils.results import store
 from course_utils.results.comparison import Case
-from course_utils.results.paired import Interval
 from course_utils.results.rank_results import words_and_unit
 from course_utils.results.result import WORKED_BY, Result
 from course_utils.results.table import TABLE_UNITS
@@ -68,7 +67,7 @@ def in_words(value: Any, unit: str | None = None) -> str:
         return value.in_words()
     if isinstance(value, Quantity):
         words = value_text(float(value), value.unit)
-        return words if value.low is None else f"{words} ({format_interval(Interval(value.low, value.high, 0.99))})"
+        return words if value.low is None else f"{words} ({format_interval(value)})"
     if value is None or isinstance(value, str | bool | int | float):
         return value_text(value, unit)
     raise EvidenceError(f"a whole {type(value).__name__} does not fit into a text: name the case or the number of it")

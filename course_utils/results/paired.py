@@ -95,12 +95,11 @@ def interval_rank(n: int, confidence: float) -> int:
         >>> interval_rank(8, 0.99), interval_rank(7, 0.99)  # 0: so few values cannot give that confidence
         (1, 0)
     """
-    tail = 0
-    for k in range(n // 2 + 1):
-        tail += math.comb(n, k)
-        if tail / 2**n > (1 - confidence) / 2:
-            return k
-    return n // 2
+    rank, tail = 0, 1
+    while tail / 2**n <= (1 - confidence) / 2:
+        rank += 1
+        tail += math.comb(n, rank)
+    return rank
 
 
 def median_interval(values: Sequence[float], confidence: float = DECISION_CONFIDENCE) -> Interval:
@@ -134,12 +133,9 @@ def log_ratios(case: Sequence[float], reference: Sequence[float]) -> list[float]
 
 def lag1_autocorrelation(values: Sequence[float]) -> float:
     """Autocorrelation between neighbouring rounds, on ranks so that outliers do not decide it."""
-    n = len(values)
-    if n < 4:
-        return 0.0
     ordered = sorted(values)
-    # Equal values share the middle of their ranks, so that turning all signs around changes nothing.
-    ranks = [(bisect_left(ordered, value) + bisect_right(ordered, value)) / 2 for value in values]
+    # Twice the ranks. Equal values share the middle of theirs, so that turning all signs around changes nothing.
+    ranks = [bisect_left(ordered, value) + bisect_right(ordered, value) for value in values]
     mean = statistics.fmean(ranks)
     centred = [rank - mean for rank in ranks]
     total = math.fsum(c * c for c in centred)
@@ -147,7 +143,7 @@ def lag1_autocorrelation(values: Sequence[float]) -> float:
 
 
 def _follow_each_other(values: Sequence[float]) -> bool:
-    return len(values) > 0 and lag1_autocorrelation(values) > _AUTOCORRELATION_Z / math.sqrt(len(values))
+    return lag1_autocorrelation(values) > _AUTOCORRELATION_Z / math.sqrt(len(values))
 
 
 def least_values(confidence: float) -> int:
@@ -157,7 +153,7 @@ def least_values(confidence: float) -> int:
         >>> least_values(0.99), least_values(0.999)
         (8, 11)
     """
-    return math.ceil(math.log2(2 / (1 - confidence)) - 1e-9)
+    return math.ceil(math.log2(2 / (1 - confidence)))
 
 
 def block(values: Sequence[float], least: int = MIN_ROUNDS) -> tuple[list[float], int]:
@@ -188,7 +184,7 @@ def ratio_interval(logs: Sequence[float], confidence: float = DECISION_CONFIDENC
     least = least_values(confidence)
     blocks = block(logs, least)[0]
     interval = median_interval(blocks, confidence)
-    if _follow_each_other(blocks) and len(blocks) >= least:
+    if len(blocks) >= least and _follow_each_other(blocks):
         low, high = min(blocks), max(blocks)
         return Interval(math.exp(2 * low - high), math.exp(2 * high - low), confidence)
     if not interval.bounded:

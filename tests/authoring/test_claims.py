@@ -124,6 +124,13 @@ def test_a_condition_gives_the_verdict_and_its_numbers_stand_in_the_message(
         assert part in message
 
 
+def test_a_verdict_that_rests_on_a_call_alone_says_how_it_ended(tmp_path, no_calls):
+    (claim,) = ledger(tmp_path, CLAIM | {"holds": 'calls["it"] == "works"', "calls": {"it": "1"}})
+    (message,) = faults([judge(claim)])
+    assert "gives 'confirmed'" in message
+    assert "the call 'it' works" in message
+
+
 @pytest.mark.parametrize(
     ("record_of", "speaks_of", "may_decide"),
     [

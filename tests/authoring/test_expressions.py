@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from authoring import expressions
@@ -63,6 +65,13 @@ def test_a_condition_names_what_it_rests_on_and_the_numbers_that_it_reads(root):
     assert number == ("pinned_memory/copy[4]['pinned'].median_s", "some-gpu", "4.00 s")
     ((_, _, words),) = expressions.numbers_of(f"{GIVEN_BACK} > 0")
     assert words == "1.50 GiB"
+
+
+def test_a_number_is_said_to_come_from_the_newest_record(root):
+    names = ("pinned_memory/copy", "caching_allocator/gap")
+    older, newer = (recorded_experiment(name, "some-gpu") for name in names)
+    newer = newer._replace(record=dataclasses.replace(newer.record, recorded_at="2027-01-01"))
+    assert expressions.newest_result([older, newer]) is newer.result
 
 
 def test_a_damaged_record_and_changed_code_are_told_apart_from_a_missing_one(root):

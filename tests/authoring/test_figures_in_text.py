@@ -10,7 +10,7 @@ import pytest
 
 from authoring import figures_in_text
 from authoring.figures_in_text import check, write
-from course_utils.lesson_notebooks import find_lesson
+from course_utils.lesson_notebooks import find_lesson, read_notebook
 from tests import made_up_records
 from tests.made_up_notebooks import code, save
 from tests.made_up_notebooks import text as text_cell
@@ -39,6 +39,13 @@ def test_a_figure_is_filled_and_the_rest_stays(tmp_path: Path, records: Path):
     assert write([path]) == ([path], [])
     assert path.read_bytes().decode() == text.replace("--><!--/-->", "-->0<!--/-->")
     assert write([path]) == ([], [])
+
+
+def test_in_a_notebook_the_texts_are_filled_and_code_stays(tmp_path: Path, records: Path):
+    empty = TAKEN.replace(">0<", "><")
+    path = save(tmp_path / "10_things.ipynb", text_cell(empty), code(f"'''{empty}'''"))
+    assert write([path]) == ([path], [])
+    assert [cell["source"] for cell in read_notebook(path)["cells"]] == [TAKEN, f"'''{empty}'''"]
 
 
 def test_a_record_that_changes_or_is_deleted_fails_and_names_the_sentence(tmp_path: Path, records: Path):
@@ -74,6 +81,7 @@ def test_the_time_of_a_lesson(tmp_path: Path, records: Path):
         (TAKEN.replace('["default"]["given back"]', ""), "cannot be worked out|gives .*write it with one of"),
         (TAKEN.replace("some-gpu", "nowhere"), "no machine 'nowhere'"),
         ("A <!--= claim X1 -->2<!--/--> B", "no claim 'X1'"),
+        ("A <!--= 1 + 1 -->2<!--/--> B", "reads no experiment"),
     ],
 )
 def test_a_marker_that_is_wrong_is_seen_and_left(tmp_path: Path, records: Path, text: str, message: str):

@@ -70,10 +70,18 @@ def test_a_number_has_the_unit_of_its_names_ending_and_is_read_by_name_or_label(
         assert (found, in_words(found)) == (pytest.approx(value), words)
 
 
+def test_a_name_ends_with_the_unit_in_which_its_source_prints_the_number(lesson):
+    shown = {"s": "2.00 s", "ms": "2.00 ms", "us": "2.00 µs", "min": "120 s", "x": "2.00", "percent": "2%"}
+    shown |= {"kib": "2.00 KiB", "mib": "2.00 MiB", "gib": "2.00 GiB", "gbs": "2.00 GB/s", "tflops": "2.00 TFLOP/s"}
+    shown |= {"kb": "1.95 KiB", "mb": "1.91 MiB", "gb": "1.86 GiB"}
+    numbers = [{"name": f"it_{ending}", "value": 2, "label": ending} for ending in shown]
+    assert dict(lesson([ROW | {"numbers": numbers}]).published[0].shown) == shown
+
+
 def test_rows_answer_where_no_record_of_ours_does(lesson):
     (claim,) = lesson([ROW], CLAIM).claims
     judged = judge(claim)
-    assert (judged.verdict, faults([judged])) == ("published", [])
+    assert (judged.verdict, faults([judged]), judged.disagreeing) == ("published", [], ())
     numbers = [{"name": "pinned_ms", "value": 6}, {"name": "pageable_ms", "value": 2}]
     against = ROW | {"id": "other", "numbers": numbers}
     says = {"row": "other", "refuted": "pinned_ms > pageable_ms"}
@@ -107,7 +115,11 @@ def test_numbers_that_do_not_bear_out_what_a_row_is_said_to_say_are_a_fault(less
         ({"hardware": " "}, "hardware is empty"),
         ({"date": "spring"}, "date 'spring'"),
         ({"source": {**SOURCE, "commit": "main"}}, "the commit at which the file was read"),
+        ({"source": {**SOURCE, "repository": "measured"}}, "owner/name"),
+        ({"source": {"address": "some.org/copies", "title": "Copies"}}, "begins with https"),
+        ({"source": {"address": "https://some.org/copies"}}, "an address has a title"),
         ({"numbers": [{"name": "a", "value": None}]}, "None is no number"),
+        ({"numbers": [{"value": 1}]}, "neither a name nor a label"),
     ],
 )
 def test_a_row_that_lacks_what_a_reader_needs_is_named(change, message, lesson):

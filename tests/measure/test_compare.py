@@ -368,6 +368,12 @@ def test_a_case_that_raises_is_named():
         compare({"a": one, "b": lambda: 1 / 0}, **QUICK)
 
 
+def test_calls_that_are_too_short_for_the_clock_are_refused():
+    device = ScriptedDevice({one: 1e-3, two: 0.0})
+    with pytest.raises(CaseError, match=r"the clock read 0 s for 'two': .* Do more in one call"):
+        compare({"one": one, "two": two}, check=False, device=device, budget_s=AMPLE_S)
+
+
 @pytest.mark.parametrize(
     ("other", "words"), [(lambda: x + 1e-2, "not close"), (lambda: x[:4], "shape"), (lambda: (x, x), "outputs differ")]
 )

@@ -168,6 +168,9 @@ def test_oversize_blocks_are_kept_whole() -> None:
     run = simulate_allocator([Allocate("a", 40 * MIB), Free("a"), Allocate("b", 32 * MIB)], options=options)
     assert parts(run) == [[(40, "allocated")]]
     # Under a cap the least that is large enough goes back first, and not all that is cached.
+    events = [Allocate(40, 40 * MIB), Allocate(70, 70 * MIB), Free(40), Free(70), Allocate("b", 45 * MIB)]
+    run = simulate_allocator(events, options=options, cap_bytes=150 * MIB)
+    assert (in_mib(run.reserved_bytes)[-1], run.device_frees[-1], run.retries[-1]) == (86, 1, 0)
     begin = [*(Allocate(size, size * MIB) for size in (40, 70, 50)), Free(40), Free(70), Free(50)]
     run = simulate_allocator([*begin, Allocate("b", 45 * MIB, stream=3)], options=options, cap_bytes=180 * MIB)
     assert (run.device_frees[-1], run.retries[-1]) == (3, 1)  # another stream's are not looked at
@@ -189,6 +192,8 @@ def test_running_out_of_memory_gives_the_numbers() -> None:
         "that it could have had is 8.00 MiB."
     )
     assert "out of memory" in run.words(3)
+    run = simulate_allocator([Allocate("a", 512), Allocate("b", MIB), Allocate("c", MIB)], cap_bytes=2 * MIB)
+    assert "largest cached block that it could have had is 1023.50 KiB" in run.out_of_memory.message
 
 
 @st.composite

@@ -35,6 +35,8 @@ def test_pages_of_one_expandable_segment_share_a_row() -> None:
     ((label, segments),) = rows_of(state, "large")
     assert label == "expandable, stream 7"
     assert [offset for offset, _ in segments] == [0, 40 * MIB]
+    ((label, _),) = rows_of(simulate_allocator([Allocate("a", 20 * MIB)]).state(1), "large")
+    assert label == "20.0 MiB"  # the default stream goes without saying
 
 
 def test_every_frame_holds_its_state() -> None:

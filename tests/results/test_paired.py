@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-import statistics
 
 import numpy as np
 import pytest
@@ -19,13 +18,6 @@ MIRRORED = {
     Verdict.SAME: Verdict.SAME,
     Verdict.UNCLEAR: Verdict.UNCLEAR,
 }
-
-
-def verdict_of(case: list[float], baseline: list[float], control: list[float], practical: float = 0.01) -> Verdict:
-    """The whole way from seconds to a verdict, as a comparison goes it."""
-    logs = paired.log_ratios(case, baseline)
-    noise = paired.ratio_interval(paired.log_ratios(control, baseline))
-    return paired.decide(math.exp(statistics.median(logs)), paired.ratio_interval(logs), noise, practical)
 
 
 # --- rank and interval
@@ -83,12 +75,18 @@ def test_autocorrelation_is_that_of_the_ranks():
     centred = ranks - ranks.mean()
     expected = (centred[:-1] @ centred[1:]) / (centred @ centred)
     assert paired.lag1_autocorrelation(values) == pytest.approx(expected)
-    assert paired.lag1_autocorrelation([1.0, 2.0, 3.0]) == paired.lag1_autocorrelation([5.0] * 20) == 0
+    assert paired.lag1_autocorrelation([5.0] * 20) == 0
 
 
 def test_a_trend_is_blocked_until_8_blocks_are_left():
-    blocks, size = paired.block([float(i) for i in range(32)])
-    assert (blocks, size) == ([1.5 + 4 * i for i in range(8)], 4)
+    for rounds in (32, 35):  # the last three make no block
+        assert paired.block([float(i) for i in range(rounds)]) == ([1.5 + 4 * i for i in range(8)], 4)
+
+
+def test_independent_rounds_are_seldom_taken_for_dependent_ones():
+    generator = random.Random(5)
+    series = ([generator.gauss(0, 1) for _ in range(64)] for _ in range(1000))
+    assert 20 <= sum(paired.block(each)[1] > 1 for each in series) <= 60  # 5% or less, one-sided
 
 
 def test_a_ratio_that_drifts_has_an_interval_of_what_its_blocks_reached_and_as_far_again():
@@ -126,6 +124,7 @@ UNBOUNDED = Interval(0.0, math.inf, 0.99)
         # No interval, no verdict.
         (1.500, 0.000, math.inf, QUIET, "UNCLEAR"),
         (1.500, 1.400, 1.600, UNBOUNDED, "UNCLEAR"),
+        (1.000, 0.995, 1.005, UNBOUNDED, "UNCLEAR"),
     ],
 )
 def test_verdicts(ratio, low, high, noise, verdict):
@@ -146,7 +145,7 @@ def test_identical_code_with_wild_noise_gets_no_direction():
             [d * (1 + generator.expovariate(20)) * (5 if generator.random() < 0.03 else 1) for d in drift]
             for drift in drifts
         ]
-        false += verdict_of(*sides) in (Verdict.FASTER, Verdict.SLOWER)
+        false += paired.judge(*sides).verdict in (Verdict.FASTER, Verdict.SLOWER)
     assert false <= 2  # at most 1 in 200
 
 
@@ -158,6 +157,9 @@ def test_the_looks_together_spend_no_more_than_one_percent():
         before = [look for look in paired.LOOKS if look < rounds]
         spent = sum(1 - paired.look_confidence(look, last=False) for look in before)
         assert spent + 1 - paired.look_confidence(rounds, last=True) == pytest.approx(0.01)
+        confidence = paired.look_confidence(rounds, last=True)
+        least = paired.least_values(confidence)
+        assert paired.interval_rank(least, confidence) == 1 > paired.interval_rank(least - 1, confidence)
     # Each look can decide: there are enough rounds for an interval at its confidence.
     assert all(paired.interval_rank(look, paired.look_confidence(look, last=False)) > 0 for look in paired.LOOKS)
 
@@ -168,3 +170,10 @@ def test_a_decided_ratio_is_made_precise_but_not_for_ever():
     assert judged.verdict == "SLOWER"
     assert [judged.is_enough(seconds) for seconds in (0.1, 0.6, 5.0)] == [False, False, True]
     assert not paired.judge([1.0, 1.1] * 8, *slower[1:]).is_enough(100.0)
+
+
+def test_the_longer_a_comparison_took_the_less_precise_a_ratio_will_do():
+    for width, enough_s in ((1.02, 0.0), (1.03, 0.4), (1.5, 1.0)):
+        interval = Interval(2.0, 2.0 * width, 0.99)
+        assert paired.is_precise(interval, enough_s)
+        assert enough_s == 0 or not paired.is_precise(interval, enough_s - 0.01)

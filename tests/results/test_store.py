@@ -298,6 +298,14 @@ def test_committed_records_load_and_tell_nothing_private(monkeypatch: pytest.Mon
     assert {str(path): problems for path in paths if (problems := _problems(path))} == {}
 
 
+def test_a_learners_records_lie_in_the_clone_wherever_a_command_is_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COURSE_RESULTS", raising=False)
+    monkeypatch.chdir(tmp_path)
+    assert store.results_root() == Path(__file__).resolve().parents[2] / "results"
+
+
 # The recorded machine behind a live result
 
 
@@ -346,6 +354,13 @@ def test_the_run_behind_is_found_by_name_and_parameters(
     save_lesson(lesson_record(then, environment=GPU), reference)
     result = _live(monkeypatch, **{"parameters": {"n": 64}, **live})
     assert (result.behind is not None) is behind
+
+
+def test_of_several_runs_the_one_of_the_same_sizes_is_behind(reference: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for environment, n, at in ((CPU, 64, "2026-10-01"), (GPU, 4096, "2026-11-01")):
+        then = dataclasses.replace(comparison(environment), parameters={"n": n})
+        save_lesson(lesson_record(then, environment=environment, at=f"{at}T10:00:00+00:00"), reference)
+    assert _live(monkeypatch, parameters={"n": 64}).behind.environment == CPU
 
 
 def test_a_sweep_has_behind_it_the_points_that_both_have(reference: Path, monkeypatch: pytest.MonkeyPatch) -> None:

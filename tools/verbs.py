@@ -163,9 +163,9 @@ def _commands(stages: list[str]) -> Iterator[tuple[str, list[str] | None]]:
 
 
 NOTHING_COLLECTED = 5
-# Many tests wait for another process, so that one worker more than there are cores keeps the cores busy. Not many: each
+# Many tests wait for another process, so that two workers more than there are cores keep the cores busy. Not many: each
 # holds torch, and so do the processes that it starts. What takes longest starts first: tests/start_order.py.
-WORKERS = min((os.cpu_count() or 1) + 1, 4)
+WORKERS = min((os.cpu_count() or 1) + 2, 6)
 PARALLEL = ("-n", str(WORKERS), "--dist", "loadscope", "--no-loadscope-reorder")
 # What pytest is told of a stage; docstrings have examples, too.
 PLACES = {

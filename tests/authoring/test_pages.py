@@ -10,9 +10,8 @@ from bs4 import BeautifulSoup
 from markdown_it import MarkdownIt
 from mdit_py_plugins.anchors.index import slugify
 
-from authoring import expressions
 from authoring.claims import JudgedClaim, judge_all
-from authoring.expressions import EvidenceError
+from authoring.expressions import EvidenceError, evaluate
 from authoring.lesson_answers import answer_text
 from authoring.lesson_files import load_lessons
 from authoring.pages import claims_pages, readme
@@ -101,8 +100,8 @@ def test_every_number_of_readme_leads_to_its_record_or_source():
     assert all((readme.ROOT / place).is_file() for place in records)
     assert len(linked) > len(BUILT)
     for expression, place in re.findall(r"\*\*<!--= (.+?) -->.+?<!--/-->.*?\*\*\]\((.+?)\)", text):
-        (experiment,) = {name.partition("/")[0] for name in expressions.experiments_in(expression)}
-        assert place.endswith(f"/{experiment}.json")
+        ((lesson, machine),) = {(name.partition("/")[0], machine) for name, machine in evaluate(expression).rests_on}
+        assert place.endswith(f"/{machine}/{lesson}.json")
 
 
 def test_readme_is_short_and_shows_what_diagnose_said():

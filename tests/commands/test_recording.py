@@ -138,7 +138,7 @@ from dataclasses import replace
 from pathlib import Path
 from course_utils.results.store import load_lesson
 
-result = load_lesson(Path({str(next(store.reference_root().glob("*/pinned_memory.json")))!r})).result
+result = load_lesson(Path({str(store.reference_root() / "nvidia-h200-140gib-19ee" / "pinned_memory.json")!r})).result
 
 def measured(experiment, name, **more):
     return keep(replace(result(experiment), name=name, **more))

@@ -33,7 +33,8 @@ def serve() -> None:
         child = os.fork()
         if child == 0:
             try:
-                outcomes = [asdict(outcome) for outcome in play(find_lesson(path.stem, path.parent))]
+                os.environ["COURSE_NOTEBOOKS"] = str(path.parent)
+                outcomes = [asdict(outcome) for outcome in play(find_lesson(path.stem))]
                 os.write(answers, (json.dumps(outcomes) + "\n").encode())
                 os._exit(0)
             except BaseException:

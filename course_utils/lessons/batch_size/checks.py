@@ -42,8 +42,5 @@ WAYS: dict[str | None, Callable[..., int]] = {
 @exercise
 def check_first(answer: Any) -> str | None:
     given = [number(ask(answer, *map(dict, run[:3]), run[3]), "A batch size") for run in _RUNS]
-    says = (
-        "For needed={}, per_s={}, peaks={} and limit={} you return {:g}; {} is there first. "
-        "Which fit, and how long does each take?"
-    )
+    says = "For needed={}, per_s={}, peaks={} and limit={} you return {:g}; {} is there first. Time each that fits."
     return recognise(given, WAYS, _RUNS, says.format)

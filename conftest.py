@@ -26,6 +26,9 @@ os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(Path(__file__).with_name(".
 # With each new cache it compiles six programs to see what the compiler can, which is what the processor can.
 os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
 
+# Threads that wait for each other sleep: on a machine that other tests keep busy, spinning takes five times as long.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
 # What is made once for all workers of a run; they inherit the folder's name.
 if "PYTEST_SHARED_FOLDER" not in os.environ:
     os.environ["PYTEST_SHARED_FOLDER"] = tempfile.mkdtemp(prefix="course-tests-")

@@ -19,6 +19,7 @@ from importlib.metadata import distributions, version
 from pathlib import Path
 from typing import NamedTuple, NewType
 
+from filelock import FileLock
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
@@ -43,6 +44,7 @@ def set_back():
         torch.set_grad_enabled(True)
         torch.set_default_dtype(torch.float32)
         torch.use_deterministic_algorithms(False)
+        torch.distributions.Distribution.set_default_validate_args(True)  # compiling switches that off
         if "torch._dynamo" in sys.modules:
             torch.compiler.reset()
 
@@ -119,12 +121,13 @@ def _versions() -> str:
 def run(codes: Sequence[str]) -> list[Ended]:
     """Run codes that have not been run before, all together in one process, and say how each ended."""
     if any(code not in _ended for code in codes):
-        _ended.update(_kept())
-    if new := list(dict.fromkeys(code for code in codes if code not in _ended)):
-        _ended.update(zip(new, _run(new), strict=True))
-        with contextlib.suppress(OSError):
-            ended = {code: how for code, how in _ended.items() if "course_utils" not in code}
-            write_whole(_KEPT, json.dumps({_versions(): _kept() | ended}))
+        _KEPT.parent.mkdir(exist_ok=True)
+        with FileLock(_KEPT.with_suffix(".lock")):  # workers of the tests ask for the same
+            _ended.update(_kept())
+            if new := list(dict.fromkeys(code for code in codes if code not in _ended)):
+                _ended.update(zip(new, _run(new), strict=True))
+                ended = {code: how for code, how in _ended.items() if "course_utils" not in code}
+                write_whole(_KEPT, json.dumps({_versions(): _kept() | ended}))
     return [Ended(_ended[code][0], tuple(_ended[code][1:])) for code in codes]
 
 

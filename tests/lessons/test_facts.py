@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 from importlib.metadata import version
 
 import pytest
 
 from authoring import calls
+from authoring.expressions import EvidenceError
 from authoring.lesson_files import LessonFile, load_lessons
 from authoring.markdown_texts import passages
 from authoring.reference_pages import reference_pages
 
 LESSONS = [lesson for lesson in load_lessons() if lesson.facts]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _all_at_once():
+    """One process that imports torch once; if something ends it, each lesson's facts are run by themselves."""
+    stated = [fact for lesson in LESSONS for fact in lesson.facts if fact.expected(version("torch"))]
+    with contextlib.suppress(EvidenceError):
+        calls.run([fact.whole_code for fact in stated])
 
 
 @pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: lesson.slug)

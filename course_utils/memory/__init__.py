@@ -1,1 +1,1 @@
-"""Memory: traces of a training step, snapshots of the caching allocator, and a simulator that replays them."""
+"""Memory: levels of a training step, snapshots of the caching allocator, and a simulator that replays them."""

@@ -20,8 +20,8 @@ from functools import lru_cache
 from itertools import pairwise
 
 DECISION_CONFIDENCE = 0.99
-# Below it, two cases take the same time. A record keeps the one that it was made with. Elsewhere it stands in
-# book/how_we_measure.md, and as 1.01 or 0.01 in conditions of lesson.yml.
+# Below it, two cases take the same time. A record keeps the one that it was made with. Elsewhere it stands in "From an
+# interval to a verdict" of book/how_we_measure.md, and as 1.01 or 0.01 where a condition of lesson.yml compares times.
 PRACTICAL = 0.01
 # After so many rounds a comparison is looked at, and stops if it is decided. Each of these looks may be wrong in 0.1%
 # of all cases; what they leave of the 1% is for the last look, at the end of the time or of the rounds. All together
